@@ -8,6 +8,8 @@ import jax.numpy as jnp
 
 from ntk_equiv import gram, stax
 
+jnp.set_printoptions(precision=4, suppress=True)
+
 # An architecture: one hidden layer, infinitely wide as far as its kernel is concerned.
 init_fn, apply_fn, kernel_fn = stax.serial(
     stax.Dense(512, W_std=2**0.5, b_std=0.1),
