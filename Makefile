@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 LOWEST := .venv-lowest
+# For what pytest should do differently this time, as in `make test PYTEST_FLAGS='-x -k gram'`.
+PYTEST_FLAGS ?=
 PIP_INSTALL := -m pip install --disable-pip-version-check -qq
 # neural-tangents, the oracle of the tests and the peer of the benchmarks, without the TensorFlow it asks for.
 ORACLE := --no-deps neural-tangents==0.6.5 'frozendict>=2.4'
@@ -21,13 +23,13 @@ demo: $(VENV)/.demo  ## compute a neural tangent kernel and print it
 	$(VENV)/bin/python examples/kernel_demo.py
 
 test: $(VENV)/.test  ## run all tests and the examples in the documentation
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 
 test-lowest: $(LOWEST)/.test  ## the same with the oldest supported versions of everything
-	$(LOWEST)/bin/python -m pytest
+	$(LOWEST)/bin/python -m pytest $(PYTEST_FLAGS)
 
 coverage: $(VENV)/.dev  ## run the tests and show which lines they miss
-	$(VENV)/bin/python -m pytest --cov
+	$(VENV)/bin/python -m pytest --cov $(PYTEST_FLAGS)
 
 lint: $(VENV)/.dev  ## check style, docstrings and formatting
 	$(VENV)/bin/ruff check

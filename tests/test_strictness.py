@@ -3,7 +3,6 @@
 import sys
 import warnings
 
-import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import TypeCheckError
@@ -59,13 +58,3 @@ def test_ranks_do_not_mix():
 
 def test_ranks_mix_for_an_oracle(rank_promotion_allowed):
     assert (jnp.ones((2, 3)) + jnp.ones(3)).shape == (2, 3)
-
-
-def test_asking_whether_values_are_known_is_silent():
-    """JAX keeps moving the classes of `jax.core`; under this suite a deprecated one would raise."""
-    from ntk_equiv._check import is_concrete
-
-    seen = []
-    jax.jit(lambda x: seen.append(is_concrete(x)) or x)(jnp.ones(3))
-    assert seen == [False]
-    assert is_concrete(jnp.ones(3))
