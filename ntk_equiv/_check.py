@@ -35,6 +35,14 @@ def positive_integer(value: Any, argument: str) -> int:
     return int(value)
 
 
+def real_number(value: Any, argument: str) -> float:
+    """`value` as a `float`, if it is one finite real number known now."""
+    known = isinstance(value, int | float | np.number | np.ndarray | jax.Array) and not isinstance(value, bool)
+    if not known or not is_concrete(value) or np.ndim(value) != 0 or np.iscomplexobj(value) or not np.isfinite(value):
+        raise refusal(argument, expected="one finite real number", got=repr(value), fix="Pass a Python float.")
+    return float(value)
+
+
 def floating(x: Any, argument: str) -> jax.Array:
     """`x` as a JAX array, if it holds floating-point numbers."""
     dtype = getattr(x, "dtype", None)

@@ -1,7 +1,7 @@
 """Types that the whole library speaks in."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
@@ -25,6 +25,7 @@ class Kernel(NamedTuple):
     ntk: Array | None
 
 
+@runtime_checkable
 class KernelFn(Protocol):
     """Any function that evaluates kernels on two batches of inputs, ours or a guest's."""
 

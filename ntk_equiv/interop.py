@@ -11,8 +11,8 @@ Its networks are guests with full rights: every function of this library that ta
 import importlib
 import importlib.util
 import sys
-import types
 import warnings
+from collections.abc import Callable, Iterable
 from types import ModuleType
 
 import jax
@@ -24,7 +24,8 @@ def neural_tangents() -> ModuleType:
     """The `neural_tangents` module, working on the JAX that is installed and without TensorFlow.
 
     Its analytic kernels, `predict`, `batch` and the empirical kernels run. Its `experimental` subpackage, which
-    converts TensorFlow models, is an empty placeholder.
+    converts TensorFlow models, is an empty placeholder. One habit of theirs to know: kernels of a network with spatial
+    output and an odd number of convolutions come with the spatial axes in reverse order, `[n1, n2, w, w', h, h']`.
 
     Returns:
         The imported module; later calls return the same one.
@@ -65,7 +66,10 @@ def _restore_moved_names() -> None:
     for name in ("zeros_like_p", "add_any_p"):
         _add(ad, name, jax.extend.core.Primitive(f"neural_tangents_{name}"))
     if importlib.util.find_spec("jax.util") is None:
-        sys.modules["jax.util"] = types.SimpleNamespace(safe_map=_safe_map, safe_zip=_safe_zip)  # type: ignore[assignment]
+        sys.modules["jax.util"] = ModuleType("jax.util")
+    moved = importlib.import_module("jax.util")
+    _add(moved, "safe_map", _safe_map)
+    _add(moved, "safe_zip", _safe_zip)
 
 
 def _add(module: ModuleType, name: str, value: object) -> None:
@@ -76,9 +80,9 @@ def _add(module: ModuleType, name: str, value: object) -> None:
         setattr(module, name, value)
 
 
-def _safe_zip(*sequences):  # type: ignore[no-untyped-def]
+def _safe_zip(*sequences: Iterable) -> list[tuple]:
     return list(zip(*sequences, strict=True))
 
 
-def _safe_map(function, *sequences):  # type: ignore[no-untyped-def]
+def _safe_map(function: Callable, *sequences: Iterable) -> list:
     return [function(*items) for items in zip(*sequences, strict=True)]

@@ -86,12 +86,12 @@ def Aggregate(
         >>> from ntk_equiv.stax import Graph
         >>> _, apply_fn, kernel_fn = Aggregate()
         >>> x = Graph.of(jnp.array([[[1.0], [2.0], [4.0]]]), jnp.ones((3, 3)) - jnp.eye(3))
-        >>> apply_fn((), x)[0, :, 0]
-        Array([6., 5., 3.], dtype=float64)
-        >>> kernel_fn(x, None, "nngp")[0, 0]
-        Array([[36., 30., 18.],
-               [30., 25., 15.],
-               [18., 15.,  9.]], dtype=float64)
+        >>> print(apply_fn((), x)[0, :, 0])
+        [6. 5. 3.]
+        >>> print(kernel_fn(x, None, "nngp")[0, 0])
+        [[36. 30. 18.]
+         [30. 25. 15.]
+         [18. 15.  9.]]
     """
     check_axes(batch_axis, channel_axis)
     one_of(implementation, ("DENSE",), "implementation")

@@ -109,6 +109,9 @@ class Sum(Rule):
         """Sums of power series with non-negative coefficients are such series."""
         return EVERYTHING
 
+    def need(self, need: Any) -> Any:
+        return dataclasses.replace(need, gap=False)
+
     def points(self, points: tuple[Points, ...], need: Any) -> tuple[Points, Trace]:
         _check_summands(points)
         first = points[0]
@@ -117,7 +120,8 @@ class Sum(Rule):
 
     def pairs(self, pairs: tuple[Pairs, ...], left: Trace, right: Trace, need: Any) -> Pairs:
         ntks = [p.ntk for p in pairs if p.ntk is not None]
-        return dataclasses.replace(pairs[0], nngp=sum(p.nngp for p in pairs), ntk=sum(ntks) if ntks else None)
+        nngp, ntk = sum(p.nngp for p in pairs), sum(ntks) if ntks else None
+        return dataclasses.replace(pairs[0], nngp=nngp, ntk=ntk, gap=None)
 
 
 @rule
@@ -169,8 +173,8 @@ def parallel(*layers: Network) -> Network:
     Example:
         >>> from ntk_equiv import stax
         >>> block = stax.serial(stax.FanOut(2), stax.parallel(stax.Dense(4), stax.Dense(4)), stax.FanInSum())
-        >>> block.kernel_fn(jnp.ones((1, 3)), None, "ntk")
-        Array([[2.]], dtype=float64)
+        >>> print(block.kernel_fn(jnp.ones((1, 3)), None, "ntk"))
+        [[2.]]
     """
     rules = rules_of(layers)
 
@@ -191,8 +195,8 @@ def repeat(layer: Network, n: int) -> Network:
     Example:
         >>> from ntk_equiv import stax
         >>> block = stax.serial(stax.Dense(4, W_std=2**0.5), stax.Relu())
-        >>> stax.repeat(block, 3).kernel_fn(jnp.ones((1, 4)), None, "nngp").round(6)
-        Array([[1.]], dtype=float64)
+        >>> print(stax.repeat(block, 3).kernel_fn(jnp.ones((1, 4)), None, "nngp").round(6))
+        [[1.]]
     """
     return serial(*[layer] * positive_integer(n, "n"))
 
@@ -217,8 +221,8 @@ def FanInSum() -> Network:
     Example:
         >>> from ntk_equiv import stax
         >>> residual = stax.serial(stax.FanOut(2), stax.parallel(stax.Identity(), stax.Dense(3)), stax.FanInSum())
-        >>> residual.kernel_fn(jnp.ones((1, 3)))
-        Kernel(nngp=Array([[2.]], dtype=float64), ntk=Array([[1.]], dtype=float64))
+        >>> print(*residual.kernel_fn(jnp.ones((1, 3))))
+        [[2.]] [[1.]]
     """
     return without_parameters(lambda shapes: shapes[0], lambda xs: sum(xs[1:], xs[0]), Sum())
 
@@ -227,8 +231,8 @@ def Identity() -> Network:
     """What comes in goes out.
 
     Example:
-        >>> Identity().kernel_fn(jnp.ones((1, 3)))
-        Kernel(nngp=Array([[1.]], dtype=float64), ntk=Array([[0.]], dtype=float64))
+        >>> print(*Identity().kernel_fn(jnp.ones((1, 3))))
+        [[1.]] [[0.]]
     """
     return without_parameters(lambda shape: shape, lambda x: x, Unchanged())
 

@@ -17,7 +17,7 @@ from jax import lax
 from ntk_equiv._check import positive_integer, refusal
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
-from ntk_equiv.stax._dense import check_parameterization, check_std
+from ntk_equiv.stax._dense import check_parameterization, variance
 from ntk_equiv.stax._network import Network, network
 from ntk_equiv.stax._rule import Trace, Trainable, rule, static
 from ntk_equiv.stax._state import Pairs, Points
@@ -28,8 +28,8 @@ from ntk_equiv.stax._window import Window
 class Convolution(Trainable):
     """The same affine map of every patch."""
 
-    W_std: Any
-    b_std: Any
+    W_var: Any
+    b_var: Any
     window: Window = static()
 
     @property
@@ -80,8 +80,7 @@ def Conv(
     out_chan = positive_integer(out_chan, "out_chan")
     window = Window.of(filter_shape, strides, padding, "filter_shape")
     check_parameterization(parameterization, s)
-    check_std(W_std, "W_std")
-    check_std(b_std, "b_std")
+    variances = variance(W_std, "W_std"), variance(b_std, "b_std")
     rank = len(window.shape)
     _check_dimension_numbers(dimension_numbers, rank)
 
@@ -93,13 +92,13 @@ def Conv(
 
     def apply(params: tuple, x: Array, **kwargs: Any) -> Array:
         W, b = params
-        spec = lax.ConvDimensionNumbers(*([(0, rank + 1, *range(1, rank + 1))] + [(rank + 1, rank, *range(rank))]
-                                          + [(0, rank + 1, *range(1, rank + 1))]))
+        signal, filters = (0, rank + 1, *range(1, rank + 1)), (rank + 1, rank, *range(rank))
+        spec = lax.ConvDimensionNumbers(signal, filters, signal)
         y = lax.conv_general_dilated(window.padded(x, 1), W, window.strides, "VALID", dimension_numbers=spec)
         y = W_std / (x.shape[-1] * math.prod(window.shape)) ** 0.5 * y
         return y if b is None else y + b_std * b.reshape((1,) * (rank + 1) + b.shape)
 
-    return network(init, apply, Convolution(W_std, b_std, window))
+    return network(init, apply, Convolution(*variances, window))
 
 
 def _check_dimension_numbers(dimension_numbers: tuple[str, str, str] | None, rank: int) -> None:

@@ -3,9 +3,14 @@
     finite     y = σ_w / √(fan-in) x W + σ_b b,      W, b ~ N(0, 1)
     infinite   𝒦' = σ_w² 𝒦 + σ_b²,                   Θ' = σ_w² Θ + 𝒦'
 
-On inputs with spatial axes the same weights act at every position.
+On inputs with spatial axes the same weights act at every position. The gap g = 1 − 𝒦 / √(q q') of the cosine becomes
+
+    g' = α α' g + ½ (α − α')² + ½ (β − β')²,      α² = σ_w² q / (σ_w² q + σ_b²) = 1 − β²
+
+in which nothing cancels.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,20 +19,41 @@ import jax.numpy as jnp
 from ntk_equiv._check import one_of, positive_integer, refusal
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, network
-from ntk_equiv.stax._rule import Trainable, rule
+from ntk_equiv.stax._rule import Trace, Trainable, rule
+from ntk_equiv.stax._state import VARIANCE, Need, Pairs, Points, safe_sqrt
 
 
 @rule
 class Affine(Trainable):
     """The same affine map at every position."""
 
-    W_std: Any
-    b_std: Any
+    W_var: Any
+    b_var: Any
 
     @property
     def certificate(self) -> Certificate:
         """A rotation of the input is absorbed by the Gaussian weights."""
         return EVERYTHING
+
+    def need(self, need: Need) -> Need:
+        return replace(need, points=max(need.points, VARIANCE)) if need.gap and self.b_var is not None else need
+
+    def trace(self, points: Points) -> Trace:
+        if self.b_var is None or points.cov is None:
+            return ()
+        signal = jnp.asarray(self.W_var, points.cov.dtype) * points.variance()
+        bias = jnp.broadcast_to(jnp.asarray(self.b_var, signal.dtype), signal.shape)
+        # Quotients before roots: without bias α is then exactly 1, and opposite samples stay exactly opposite.
+        total = jnp.where(signal + bias > 0, signal + bias, 1)
+        return {"alpha": safe_sqrt(signal / total), "beta": safe_sqrt(bias / total)}
+
+    def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
+        gap = pairs.gap
+        if gap is not None and self.b_var is not None:
+            a, b = jax.tree.map(pairs.on_left, left), jax.tree.map(pairs.on_right, right)
+            apart = jnp.square(a["alpha"] - b["alpha"]) + jnp.square(a["beta"] - b["beta"])
+            gap = a["alpha"] * b["alpha"] * gap + apart / 2
+        return replace(super().pairs(pairs, left, right, need), gap=gap)
 
 
 def Dense(
@@ -55,14 +81,13 @@ def Dense(
         >>> output_shape, (W, b) = init_fn(jax.random.key(0), (-1, 2))
         >>> output_shape, W.shape, b.shape
         ((-1, 3), (2, 3), (3,))
-        >>> kernel_fn(jnp.ones((1, 2)))
-        Kernel(nngp=Array([[5.]], dtype=float64), ntk=Array([[5.]], dtype=float64))
+        >>> print(*kernel_fn(jnp.ones((1, 2)), None, ("nngp", "ntk")))
+        [[5.]] [[5.]]
     """
     out_dim = positive_integer(out_dim, "out_dim")
     check_axes(batch_axis, channel_axis)
     check_parameterization(parameterization, s)
-    check_std(W_std, "W_std")
-    check_std(b_std, "b_std")
+    variances = variance(W_std, "W_std"), variance(b_std, "b_std")
 
     def init(key: jax.Array, input_shape: tuple[int, ...]) -> tuple:
         weight_key, bias_key = jax.random.split(key)
@@ -75,7 +100,7 @@ def Dense(
         y = W_std / x.shape[-1] ** 0.5 * (x @ W)
         return y if b is None else y + b_std * b.reshape((1,) * (y.ndim - 1) + b.shape)
 
-    return network(init, apply, Affine(W_std, b_std))
+    return network(init, apply, Affine(*variances))
 
 
 def check_axes(batch_axis: int, channel_axis: int) -> None:
@@ -96,9 +121,10 @@ def check_parameterization(parameterization: str, s: tuple[int, int]) -> None:
         raise refusal("s", expected="(1, 1)", got=s, fix="In NTK parameterization widths carry no scale.")
 
 
-def check_std(std: Any, argument: str) -> None:
-    """Refuse a standard deviation that is not one real number (or None, for a bias)."""
+def variance(std: Any, argument: str) -> Any:
+    """The square of a standard deviation, if that is one real number (or `None`, for no bias)."""
     if std is None and argument == "b_std":
-        return
-    if isinstance(std, bool) or jnp.ndim(std) != 0 or jnp.iscomplexobj(std):
+        return None
+    if isinstance(std, bool) or std is None or jnp.ndim(std) != 0 or jnp.iscomplexobj(std):
         raise refusal(argument, expected="one real number", got=repr(std), fix="Pass a float, or a JAX scalar.")
+    return std**2

@@ -50,8 +50,8 @@ def Gelu(approximate: bool = False) -> Network:
 
     Example:
         >>> _, apply_fn, _ = Gelu()
-        >>> apply_fn((), jnp.array([[0.0, 10.0]]))
-        Array([[ 0., 10.]], dtype=float64)
+        >>> print(apply_fn((), jnp.array([[0.0, 10.0]])))
+        [[ 0. 10.]]
     """
     return without_parameters(
         lambda shape: shape, lambda x: jax.nn.gelu(x, approximate=approximate), GaussianErrorUnit()

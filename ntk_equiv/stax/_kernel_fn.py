@@ -7,8 +7,9 @@ that grows with n1 · n2. `ntk_equiv.gram` calls the two halves by themselves, s
 repeated from tile to tile.
 """
 
+import math
 from collections import namedtuple
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -18,14 +19,19 @@ from jax import lax
 
 from ntk_equiv._check import floating, one_of, refusal
 from ntk_equiv._typing import Array, Get, Inputs, Kernel
+from ntk_equiv.stax._arc import SNAP, snapped
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._graph_input import Graph, as_graph
 from ntk_equiv.stax._rule import Rule
 from ntk_equiv.stax._state import COVARIANCE, NOTHING, Need, Pairs, Points, materialize, safe_sqrt
 
 OUTPUT = Need(full_pairs=True)
+# Inner products of more terms than this can be off by more than activations take for rounding.
+LONG = 256
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
 class KernelFn:
     """The kernels of a network, `kernel_fn(x1, x2=None, get=None)`, as in neural-tangents.
 
@@ -36,17 +42,14 @@ class KernelFn:
         >>> from ntk_equiv import stax
         >>> _, _, kernel_fn = stax.serial(stax.Dense(64), stax.Relu(), stax.Dense(1))
         >>> x = jnp.array([[3.0, 4.0]])
-        >>> kernel_fn(x, None, "ntk")
-        Array([[12.5]], dtype=float64)
-        >>> kernel_fn(x, 2 * x, ("nngp", "ntk"))
-        Kernel(nngp=Array([[12.5]], dtype=float64), ntk=Array([[25.]], dtype=float64))
+        >>> print(kernel_fn(x, None, "ntk"))
+        [[12.5]]
+        >>> both = kernel_fn(x, 2 * x, ("nngp", "ntk"))
+        >>> print(both.nngp, both.ntk)
+        [[12.5]] [[25.]]
     """
 
-    def __init__(self, rule: Rule):
-        self.rule = rule
-
-    def __repr__(self) -> str:
-        return f"KernelFn({self.rule})"
+    rule: Rule
 
     def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None, *, pattern: Any = None) -> Any:
         """Kernels of all pairs of samples from `x1` and `x2`.
@@ -83,7 +86,7 @@ class KernelFn:
     def entries_per_pair(self, x: Inputs) -> int:
         """How many numbers one pair of samples occupies at the widest layer, for choosing a tile size."""
         grid = nodes_of(x).shape[1:-1]
-        positions = int(jnp.prod(jnp.array(grid, dtype=int))) if grid else 1
+        positions = math.prod(grid)
         return positions**2 if _input_need(self.rule).full_pairs else positions
 
     def radial(self, q1: Array, q2: Array, cosine: Array, get: Get = None) -> Any:
@@ -95,8 +98,8 @@ class KernelFn:
             >>> from ntk_equiv import stax
             >>> _, _, kernel_fn = stax.serial(stax.Dense(64), stax.Relu(), stax.Dense(1))
             >>> one = jnp.ones(2)
-            >>> kernel_fn.radial(one, one, jnp.array([1.0, -1.0]), "nngp")
-            Array([0.5, 0. ], dtype=float64)
+            >>> print(kernel_fn.radial(one, one, jnp.array([1.0, -1.0]), "nngp"))
+            [0.5 0. ]
         """
         if not self.certificate.dot_product:
             raise refusal(
@@ -194,21 +197,24 @@ def _points(rule: Rule, x: Inputs) -> Any:
 
 @partial(jax.jit, static_argnames="get")
 def _pairs(rule: Rule, left: Any, right: Any, get: Any) -> Any:
-    full = _input_need(rule).full_pairs and left["nodes"].ndim > 2
+    need = _input_need(rule)
+    full = need.full_pairs and left["nodes"].ndim > 2
     nngp = _covariance(left["nodes"], right["nodes"], paired=False, full=full)
-    pairs = Pairs(nngp, None, full=full, with_ntk=get != "nngp" and get != ("nngp",))
-    nngp = _snap(nngp, pairs.on_left(left["roots"]) * pairs.on_right(right["roots"]), left["nodes"].shape[-1])
-    pairs = replace(pairs, nngp=nngp)
-    return select(_finished(rule.pairs(pairs, left["trace"], right["trace"], OUTPUT)), get)
+    pairs = Pairs(nngp, None, None, full=full, with_ntk=get != "nngp" and get != ("nngp",))
+    features = left["nodes"].shape[-1]
+    if need.gap or features > LONG:
+        pairs = _with_gap(pairs, pairs.on_left(left["roots"]), pairs.on_right(right["roots"]), features)
+    return select(_finished(rule.pairs(pairs.fitted(need), left["trace"], right["trace"], OUTPUT)), get)
 
 
 @partial(jax.jit, static_argnames="get")
 def _radial(rule: Rule, q1: Array, q2: Array, cosine: Array, get: Any) -> Any:
     shape = cosine.shape
     q1, q2, cosine = (v.reshape(-1) for v in (q1, q2, cosine))
-    left, right = ((rule.points(Points(q, None, grid=(), full=False, gaussian=False), OUTPUT)[1]) for q in (q1, q2))
-    pairs = Pairs(cosine * jnp.sqrt(q1 * q2), None, full=False, with_ntk=True, paired=True)
-    kernel = _finished(rule.pairs(pairs, left, right, OUTPUT))
+    left, right = (rule.points(Points(q, None, grid=(), full=False, gaussian=False), OUTPUT)[1] for q in (q1, q2))
+    nngp = cosine * safe_sqrt(q1) * safe_sqrt(q2)
+    pairs = Pairs(nngp, None, 1 - cosine, full=False, with_ntk=True, paired=True)
+    kernel = _finished(rule.pairs(pairs.fitted(_input_need(rule)), left, right, OUTPUT))
     return select(Kernel(*(k.reshape(shape) for k in kernel)), get)
 
 
@@ -234,12 +240,13 @@ def _covariance(x1: Array, x2: Array, *, paired: bool, full: bool) -> Array:
     return jnp.einsum(subscripts, x1, x2, precision=lax.Precision.HIGHEST) / x1.shape[-1]
 
 
-def _snap(nngp: Array, root: Array, features: int) -> Array:
-    """Inner products of inputs that are parallel up to rounding, made exactly so.
+def _with_gap(pairs: Pairs, left: Array, right: Array, features: int) -> Pairs:
+    """Gaps of the cosines of inputs with root mean squares `left` and `right`; parallel up to rounding is parallel.
 
-    The rounding error of an inner product grows with the square root of its length; later layers only see that of
-    a few operations. The derivative is left as it was.
+    The rounding error of an inner product grows with the square root of its length.
     """
-    tolerance = jnp.finfo(nngp.dtype).eps * (8 + features**0.5)
-    parallel = jnp.abs(jnp.abs(nngp) - root) <= tolerance * root
-    return nngp + lax.stop_gradient(jnp.where(parallel, jnp.sign(nngp) * root - nngp, 0))
+    scale = left * right
+    positive = scale > 0
+    cosine = jnp.where(positive, pairs.nngp / jnp.where(positive, scale, 1), 0)
+    cosine = snapped(cosine, jnp.finfo(pairs.nngp.dtype).eps * max(SNAP, features**0.5))
+    return replace(pairs, nngp=scale * cosine, gap=1 - cosine)

@@ -113,11 +113,11 @@ def AvgPool(
     Example:
         >>> _, apply_fn, kernel_fn = AvgPool((2,), strides=(2,))
         >>> x = jnp.array([[[0.0], [2.0], [4.0], [6.0]]])
-        >>> apply_fn((), x)[0, :, 0]
-        Array([1., 5.], dtype=float64)
-        >>> kernel_fn(x, None, "nngp")[0, 0]
-        Array([[ 1.,  5.],
-               [ 5., 25.]], dtype=float64)
+        >>> print(apply_fn((), x)[0, :, 0])
+        [1. 5.]
+        >>> print(kernel_fn(x, None, "nngp")[0, 0])
+        [[ 1.  5.]
+         [ 5. 25.]]
     """
     return _window_pool(window_shape, strides, padding, True, normalize_edges, batch_axis, channel_axis)
 
@@ -133,8 +133,8 @@ def SumPool(
 
     Example:
         >>> _, apply_fn, _ = SumPool((2,))
-        >>> apply_fn((), jnp.array([[[0.0], [2.0], [4.0]]]))[0, :, 0]
-        Array([2., 6.], dtype=float64)
+        >>> print(apply_fn((), jnp.array([[[0.0], [2.0], [4.0]]]))[0, :, 0])
+        [2. 6.]
     """
     return _window_pool(window_shape, strides, padding, False, False, batch_axis, channel_axis)
 
@@ -145,8 +145,8 @@ def GlobalAvgPool(batch_axis: int = 0, channel_axis: int = -1) -> Network:
     Example:
         >>> _, apply_fn, kernel_fn = GlobalAvgPool()
         >>> x = jnp.array([[[1.0], [3.0]]])
-        >>> apply_fn((), x), kernel_fn(x, None, "nngp")
-        (Array([[2.]], dtype=float64), Array([[4.]], dtype=float64))
+        >>> print(apply_fn((), x), kernel_fn(x, None, "nngp"))
+        [[2.]] [[4.]]
     """
     return _global_pool(True, batch_axis, channel_axis)
 
@@ -156,8 +156,8 @@ def GlobalSumPool(batch_axis: int = 0, channel_axis: int = -1) -> Network:
 
     Example:
         >>> _, apply_fn, _ = GlobalSumPool()
-        >>> apply_fn((), jnp.array([[[1.0], [3.0]]]))
-        Array([[4.]], dtype=float64)
+        >>> print(apply_fn((), jnp.array([[[1.0], [3.0]]])))
+        [[4.]]
     """
     return _global_pool(False, batch_axis, channel_axis)
 
@@ -169,8 +169,8 @@ def Flatten(batch_axis: int = 0, batch_axis_out: int = 0) -> Network:
         >>> init_fn, _, kernel_fn = Flatten()
         >>> init_fn(jax.random.key(0), (-1, 4, 4, 3))[0]
         (-1, 48)
-        >>> kernel_fn(jnp.ones((1, 2, 2, 1)), None, "nngp")
-        Array([[1.]], dtype=float64)
+        >>> print(kernel_fn(jnp.ones((1, 2, 2, 1)), None, "nngp"))
+        [[1.]]
     """
     check_axes(batch_axis, -1)
     check_axes(batch_axis_out, -1)

@@ -16,12 +16,11 @@ import numpy as np
 
 from ntk_equiv._check import positive_integer
 from ntk_equiv._typing import Array
-from ntk_equiv.stax._arc import snapped
+from ntk_equiv.stax._arc import gap_of
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._relu import PiecewiseLinear
 from ntk_equiv.stax._rule import Activation, rule, static
-from ntk_equiv.stax._state import safe_sqrt
+from ntk_equiv.stax._state import inverse_root, safe_sqrt
 
 
 @rule
@@ -38,7 +37,7 @@ class Quadrature(Activation):
         return Certificate(dot_product=True, nonnegative=False, smooth=False)
 
     def factors(self, q: Array) -> dict[str, Array]:
-        return PiecewiseLinear(0.0, 1.0).factors(q)
+        return {"q": q, "root": safe_sqrt(q), "inverse_root": inverse_root(q)}
 
     def second_moment(self, q: Array) -> Array:
         nodes, weights = np.polynomial.hermite.hermgauss(self.degree)
@@ -47,8 +46,8 @@ class Quadrature(Activation):
         return sum(values) / math.sqrt(math.pi)
 
     def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
-        c = snapped(k * left["inverse_root"] * right["inverse_root"])
-        alpha, beta = safe_sqrt(jnp.maximum(1 + c, 0)), safe_sqrt(jnp.maximum(1 - c, 0))
+        gap = gap_of(k * left["inverse_root"] * right["inverse_root"])
+        alpha, beta = safe_sqrt(2 - gap), safe_sqrt(gap)
         nodes, weights = (jnp.asarray(v, k.dtype) for v in np.polynomial.hermite.hermgauss(self.degree))
 
         def add_node(total: tuple[Array, Array], i: Array) -> tuple[tuple[Array, Array], None]:
@@ -77,8 +76,8 @@ def ElementwiseNumerical(fn: Callable, deg: int, df: Callable | None = None) -> 
     Example:
         >>> from ntk_equiv import stax
         >>> _, _, kernel_fn = stax.serial(stax.Dense(1), ElementwiseNumerical(jnp.sin, 20), stax.Dense(1))
-        >>> kernel_fn(jnp.ones((1, 1)), None, "nngp")
-        Array([[0.43233236]], dtype=float64)
+        >>> print(kernel_fn(jnp.ones((1, 1)), None, "nngp").round(6))  # as in closed form, (1 − e⁻²) / 2
+        [[0.432332]]
     """
     degree = positive_integer(deg, "deg")
     derivative = df if df is not None else _elementwise_derivative(fn)

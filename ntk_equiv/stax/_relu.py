@@ -1,51 +1,64 @@
 """ReLU and its relatives, φ(x) = a min(x, 0) + b max(x, 0).
 
-With r = √q and c = k / (r r') the cosine,
+With m = (a² + b²)/2, r = √q and g = 1 − k / (r r') the gap of the cosine,
 
-    E[φφ]   = r r' [ (b − a)²/2 κ₁(c) + a b c ]
-    E[φ'φ'] =        (b − a)²/2 κ₀(c) + a b
+    E[φφ]   = m r r' (1 − g'),        g' = [ (b − a)²/2 (1 − κ₁) + a b g ] / m
+    E[φ'φ'] = (b − a)²/2 κ₀ + a b
 
-where κ₁ and κ₀ are the normalised arc-cosine kernels.
+where κ₁ and κ₀ are the normalised arc-cosine kernels. g' is the gap after the activation: passed on through dense
+layers, it keeps its relative precision through any depth, where 1 − k' / (√q' √q'') would lose it.
 """
 
-from typing import Any
+from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 
+from ntk_equiv._check import real_number
 from ntk_equiv._typing import Array
-from ntk_equiv.stax._arc import arc_cosine_kernels, snapped
+from ntk_equiv.stax._arc import arc_cosine_kernels, gap_of
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import Activation, rule
-from ntk_equiv.stax._state import safe_sqrt
+from ntk_equiv.stax._rule import Activation, Trace, rule, static
+from ntk_equiv.stax._state import Need, Pairs, inverse_root, materialize, safe_sqrt
 
 
 @rule
 class PiecewiseLinear(Activation):
     """Two slopes, meeting at zero."""
 
-    a: Any
-    b: Any
+    a: float = static()
+    b: float = static()
 
     @property
     def certificate(self) -> Certificate:
         """Positively homogeneous, with a kink."""
         return Certificate(dot_product=True, nonnegative=True, smooth=False)
 
+    def need(self, need: Need) -> Need:
+        return replace(super().need(need), gap=True)
+
     def factors(self, q: Array) -> dict[str, Array]:
-        root = safe_sqrt(q)
-        return {"q": q, "root": root, "inverse_root": jnp.where(q > 0, 1 / jnp.where(q > 0, root, 1), 0)}
+        return {"q": q, "root": safe_sqrt(q), "inverse_root": inverse_root(q)}
 
     def second_moment(self, q: Array) -> Array:
-        a, b = jnp.asarray(self.a, q.dtype), jnp.asarray(self.b, q.dtype)
-        return (a**2 + b**2) / 2 * q
+        return (self.a**2 + self.b**2) / 2 * q
 
-    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
-        a, b = jnp.asarray(self.a, k.dtype), jnp.asarray(self.b, k.dtype)
-        bend, slope = (b - a) ** 2 / 2, a * b
-        c = k * left["inverse_root"] * right["inverse_root"]
-        k1, k0 = arc_cosine_kernels(c)
-        return left["root"] * right["root"] * (bend * k1 + slope * snapped(c)), bend * k0 + slope
+    def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
+        on_left, on_right = jax.tree.map(pairs.on_left, left), jax.tree.map(pairs.on_right, right)
+        gap = pairs.gap
+        if gap is None:
+            gap = gap_of(pairs.nngp * on_left["inverse_root"] * on_right["inverse_root"])
+        bend, slope, moment = (self.b - self.a) ** 2 / 2, self.a * self.b, (self.a**2 + self.b**2) / 2
+        one_minus_k1, k0 = arc_cosine_kernels(gap)
+        gap = (bend * one_minus_k1 + slope * gap) / (moment or 1)
+        ntk = None if pairs.ntk is None else pairs.ntk * (bend * k0 + slope)
+        if need.gap:
+            gap, ntk = materialize((gap, ntk), left["q"])
+        nngp = moment * on_left["root"] * on_right["root"] * (1 - gap)
+        if not need.gap:
+            nngp, ntk = materialize((nngp, ntk), left["q"])
+        return replace(pairs, nngp=nngp, ntk=ntk, gap=gap)
 
 
 def ABRelu(a: float, b: float, do_stabilize: bool = False) -> Network:
@@ -59,9 +72,10 @@ def ABRelu(a: float, b: float, do_stabilize: bool = False) -> Network:
 
     Example:
         >>> _, apply_fn, _ = ABRelu(0.5, 2.0)
-        >>> apply_fn((), jnp.array([[-1.0, 1.0]]))
-        Array([[-0.5,  2. ]], dtype=float64)
+        >>> print(apply_fn((), jnp.array([[-1.0, 1.0]])))
+        [[-0.5  2. ]]
     """
+    a, b = real_number(a, "a"), real_number(b, "b")
     return without_parameters(
         lambda shape: shape, lambda x: a * jnp.minimum(x, 0) + b * jnp.maximum(x, 0), PiecewiseLinear(a, b)
     )
@@ -73,9 +87,9 @@ def Relu(do_stabilize: bool = False) -> Network:
     Example:
         >>> from ntk_equiv import stax
         >>> _, _, kernel_fn = stax.serial(stax.Dense(1), Relu(), stax.Dense(1))
-        >>> kernel_fn(jnp.eye(2) * 2**0.5, None, "nngp").round(4)
-        Array([[0.5   , 0.1592],
-               [0.1592, 0.5   ]], dtype=float64)
+        >>> print(kernel_fn(jnp.eye(2) * 2**0.5, None, "nngp").round(4))
+        [[0.5    0.1592]
+         [0.1592 0.5   ]]
     """
     return ABRelu(0.0, 1.0, do_stabilize)
 
@@ -85,8 +99,8 @@ def LeakyRelu(alpha: float, do_stabilize: bool = False) -> Network:
 
     Example:
         >>> _, apply_fn, _ = LeakyRelu(0.1)
-        >>> apply_fn((), jnp.array([[-1.0, 1.0]]))
-        Array([[-0.1,  1. ]], dtype=float64)
+        >>> print(apply_fn((), jnp.array([[-1.0, 1.0]])))
+        [[-0.1  1. ]]
     """
     return ABRelu(alpha, 1.0, do_stabilize)
 
@@ -97,7 +111,7 @@ def Abs(do_stabilize: bool = False) -> Network:
     Example:
         >>> from ntk_equiv import stax
         >>> _, _, kernel_fn = stax.serial(stax.Dense(1), Abs(), stax.Dense(1))
-        >>> kernel_fn(jnp.array([[1.0]]), jnp.array([[-1.0]]), "nngp")
-        Array([[1.]], dtype=float64)
+        >>> print(kernel_fn(jnp.array([[1.0]]), jnp.array([[-1.0]]), "nngp"))
+        [[1.]]
     """
     return ABRelu(-1.0, 1.0, do_stabilize)

@@ -70,13 +70,16 @@ class Rule:
         after = self.output(points)
         if points.cov is None:
             return after, trace
-        alone = Pairs(points.cov, None, full=points.full, with_ntk=False, paired=True)
+        alone = Pairs(points.cov, None, None, full=points.full, with_ntk=False, paired=True)
         alone = self.pairs(alone, trace, trace, need)
         return dataclasses.replace(after, cov=alone.nngp, full=alone.full), trace
 
 
 class Linear(Rule):
     """A layer that is linear in its input: subclasses define `spread`, the action of L on kernels."""
+
+    def need(self, need: Need) -> Need:
+        return dataclasses.replace(need, gap=False)
 
     def spread(self, k: Array, pairs: Pairs, left: Trace, right: Trace) -> Array:
         """L applied to one kernel array laid out as `pairs.nngp`."""
@@ -89,24 +92,28 @@ class Linear(Rule):
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         nngp = self.spread(pairs.nngp, pairs, left, right)
         ntk = None if pairs.ntk is None else self.spread(pairs.ntk, pairs, left, right)
-        return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, full=self.full_after(pairs))
+        return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=None, full=self.full_after(pairs))
 
 
 class Trainable(Linear):
-    """A linear layer with Gaussian weights (and biases) in NTK parameterization; has fields `W_std` and `b_std`."""
+    """A linear layer with Gaussian weights and biases in NTK parameterization.
 
-    W_std: Any
-    b_std: Any
+    Subclasses have fields `W_var` and `b_var` (`None` without biases). Variances, not standard deviations, because
+    squares taken in float32 would be off by the same rounding in every layer.
+    """
+
+    W_var: Any
+    b_var: Any
 
     def output(self, points: Points) -> Points:
         return dataclasses.replace(points, gaussian=True)
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         after = super().pairs(pairs, left, right, need)
-        weight = squared(self.W_std, after.nngp)
+        weight = jnp.asarray(self.W_var, after.nngp.dtype)
         nngp = weight * after.nngp
-        if self.b_std is not None:
-            nngp = nngp + squared(self.b_std, nngp)
+        if self.b_var is not None:
+            nngp = nngp + jnp.asarray(self.b_var, nngp.dtype)
         if not after.with_ntk:
             return dataclasses.replace(after, nngp=nngp)
         ntk = nngp if after.ntk is None else weight * after.ntk + nngp
@@ -157,12 +164,7 @@ class Activation(Rule):
         nngp, derivative = self.dual(pairs.nngp, on_left, on_right)
         ntk = None if pairs.ntk is None else pairs.ntk * derivative
         nngp, ntk = materialize((nngp, ntk), left["q"])
-        return dataclasses.replace(pairs, nngp=nngp, ntk=ntk)
-
-
-def squared(std: Any, k: Array) -> Array:
-    """A hyperparameter squared, in the precision of the kernel it multiplies."""
-    return jnp.asarray(std, k.dtype) ** 2
+        return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=None)
 
 
 def needs_all_positions(need: Need) -> Need:

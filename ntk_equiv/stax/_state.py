@@ -10,6 +10,9 @@ Positions s are the spatial axes of an input, `grid = (h, w, ...)`; vectors have
 different positions needs only s = s' (`full=False`), and then a pair has as many entries as the grid; pooling and
 graphs need all pairs of positions (`full=True`), with axes interleaved as `[..., h, h', w, w']`.
 
+Where an activation asks for it, `Pairs` also carry the gap 1 − 𝒦(x, x') / √(q(x) q(x')) of the cosine, to full relative
+precision: layers that can pass it on do.
+
 The leading axes of `Pairs` are two, `[n1, n2, ...]`, or one (`paired=True`): entry i then belongs to the i-th sample
 on the left and the i-th on the right.
 """
@@ -57,6 +60,7 @@ class Pairs:
 
     nngp: Array
     ntk: Array | None
+    gap: Array | None
     full: bool = dataclasses.field(metadata={"static": True})
     with_ntk: bool = dataclasses.field(metadata={"static": True})
     paired: bool = dataclasses.field(default=False, metadata={"static": True})
@@ -67,11 +71,14 @@ class Pairs:
         return 1 if self.paired else 2
 
     def fitted(self, need: "Need") -> "Pairs":
-        """These pairs, reduced to equal positions where `need` asks for no others."""
+        """These pairs, without a gap or other than equal positions where `need` does not ask for them."""
+        pairs = self if need.gap else dataclasses.replace(self, gap=None)
         if not self.full or need.full_pairs:
-            return self
-        ntk = None if self.ntk is None else diagonal(self.ntk, self.batch_axes)
-        return dataclasses.replace(self, nngp=diagonal(self.nngp, self.batch_axes), ntk=ntk, full=False)
+            return pairs
+        nngp, ntk, gap = (
+            None if k is None else diagonal(k, self.batch_axes) for k in (pairs.nngp, pairs.ntk, pairs.gap)
+        )
+        return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=gap, full=False)
 
     def on_left(self, v: Array) -> Array:
         """A per-sample quantity `[n1, *grid]` shaped to broadcast along the left sample of each pair."""
@@ -87,15 +94,23 @@ NOTHING, VARIANCE, COVARIANCE = 0, 1, 2
 
 @dataclass(frozen=True)
 class Need:
-    """What a layer must be given: all pairs of positions or equal ones, and how much about single samples."""
+    """What a layer must be given.
+
+    Attributes:
+        full_pairs: all pairs of positions, or only equal ones.
+        points: how much about single samples: `NOTHING`, their `VARIANCE` or their `COVARIANCE`.
+        gap: whether the gaps of cosines are welcome.
+    """
 
     full_pairs: bool
     points: int = NOTHING
+    gap: bool = False
 
 
 def merge_needs(needs: Any) -> Need:
     """The least that satisfies all of several needs."""
-    return Need(any(n.full_pairs for n in needs), max((n.points for n in needs), default=NOTHING))
+    full_pairs, gap = any(n.full_pairs for n in needs), any(n.gap for n in needs)
+    return Need(full_pairs, max(n.points for n in needs), gap)
 
 
 def diagonal(k: Array, batch_axes: int) -> Array:
@@ -109,6 +124,12 @@ def safe_sqrt(q: Array) -> Array:
     """√q with derivative 0 instead of infinity at q = 0."""
     positive = q > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, q, 1)), 0)
+
+
+def inverse_root(q: Array) -> Array:
+    """1/√q, and 0 at q = 0."""
+    positive = q > 0
+    return jnp.where(positive, lax.rsqrt(jnp.where(positive, q, 1)), 0)
 
 
 def materialize(tree: Any, witness: Array) -> Any:

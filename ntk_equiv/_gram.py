@@ -1,0 +1,197 @@
+"""Kernels on many points.
+
+A Gram matrix is evaluated in square tiles of bounded memory and written straight into the result. Of Θ(X, X) only the
+tiles on and above the diagonal are evaluated: Θ(x', x)(s', s) = Θ(x, x')(s, s') gives the others.
+
+Any `kernel_fn` will do. One that offers the two halves `points` and `pairs` (ours do) is asked about each sample once
+and about each pair once; other ones are called on two batches of inputs at a time.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from tqdm.auto import tqdm
+
+from ntk_equiv._check import is_concrete, positive_integer, refusal
+from ntk_equiv._typing import Get, Inputs, KernelFn
+
+# Large enough to keep all cores busy, small enough for a few such arrays to stay in cache.
+ENTRIES_PER_TILE = 2**18
+TILES_UNDER_WAY = 4
+
+Index = int | jax.Array
+
+
+def gram(
+    kernel_fn: KernelFn,
+    x1: Inputs,
+    x2: Inputs | None = None,
+    get: Get = ("nngp", "ntk"),
+    *,
+    tile: int | None = None,
+    progress: bool = False,
+) -> Any:
+    """Kernels of all pairs of samples, in tiles: Θ(x1, x2), or exactly symmetric Θ(x1, x1).
+
+    Peak memory is the result plus a few tiles. With several local devices the tiles are dealt out to all of them.
+    Inside `jit`, `grad` and `vmap` the whole matrix is evaluated at once.
+
+    Args:
+        kernel_fn: from `ntk_equiv.stax`, from neural-tangents, or any function with the same arguments.
+        x1: samples `[n1, ...]`, or a pytree of arrays with a common leading axis.
+        x2: other samples; `None` stands for `x1` and halves the work.
+        get: `"nngp"`, `"ntk"`, a tuple of these, or `None` for both.
+        tile: how many samples a tile has along each side; chosen by the size of the samples if not given.
+        progress: whether to show a progress bar.
+
+    Returns:
+        One array `[n1, n2, ...]` for a single name, a named tuple of arrays for several.
+
+    Raises:
+        ValueError: if a sample contains NaN or infinity, naming the first such sample.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(8), stax.Relu(), stax.Dense(1))
+        >>> print(gram(kernel_fn, jnp.eye(3), None, "ntk").round(4))
+        [[0.3333 0.0531 0.0531]
+         [0.0531 0.3333 0.0531]
+         [0.0531 0.0531 0.3333]]
+    """
+    get = ("nngp", "ntk") if get is None else get if isinstance(get, str) else tuple(get)
+    symmetric = x2 is None
+    n1, n2 = _count(x1, "x1"), _count(x1 if symmetric else x2, "x2")
+    if not is_concrete((x1, x2)) or n1 == 0 or n2 == 0:
+        whole = kernel_fn(x1, x2, get)
+        return jax.tree.map(_symmetrized, whole) if symmetric else whole
+    _check_finite(x1, "x1")
+    _check_finite(x2, "x2")
+    halves = kernel_fn if hasattr(kernel_fn, "pairs") else _Guest(kernel_fn)
+    size = _tile_size(halves, x1) if tile is None else positive_integer(tile, "tile")
+    left = halves.points(x1)
+    right = left if symmetric else halves.points(x2)
+    sizes = min(size, n1), min(size, n2)
+    corners = _corners((n1, n2), sizes, symmetric=symmetric)
+    tiles = _evaluated(halves, left, right, corners, sizes, get)
+    result = None
+    for (row, column), block in tqdm(zip(corners, tiles, strict=True), total=len(corners), disable=not progress):
+        result = _allocated(block, n1, n2) if result is None else result
+        result = _placed(result, block, row, column, symmetric, symmetric and row == column)
+        if progress:  # Dispatch runs ahead of the work; a bar that is looked at should not.
+            jax.block_until_ready(result)
+    return result
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _Guest:
+    """Any kernel function, dressed as two halves of which the first does nothing."""
+
+    kernel_fn: KernelFn = field(metadata={"static": True})
+
+    def points(self, x: Inputs) -> Inputs:
+        return x
+
+    def pairs(self, left: Inputs, right: Inputs, get: Get) -> Any:
+        return self.kernel_fn(left, right, get)
+
+    def entries_per_pair(self, x: Inputs) -> int:
+        """A guess: as many as the largest array of a sample has positions."""
+        return max(math.prod(leaf.shape[1:-1]) for leaf in jax.tree.leaves(x))
+
+
+def _evaluated(
+    halves: Any, left: Any, right: Any, corners: list[tuple[int, int]], sizes: tuple[int, int], get: Any
+) -> Iterator[Any]:
+    """The tiles at `corners`, in order. A few are always under way: XLA runs each of them on one core of a CPU."""
+    devices = jax.local_devices()
+    copies = [(left, right)] if len(devices) == 1 else [jax.device_put((left, right), device) for device in devices]
+    under_way: deque[Any] = deque()
+    for number, (row, column) in enumerate(corners):
+        under_way.append(_tile(halves, *copies[number % len(copies)], row, column, sizes, get))
+        if len(under_way) == TILES_UNDER_WAY * len(devices):
+            yield _on(devices[0], under_way.popleft())
+    while under_way:
+        yield _on(devices[0], under_way.popleft())
+
+
+def _on(device: jax.Device, block: Any) -> Any:
+    return block if jax.tree.leaves(block)[0].devices() == {device} else jax.device_put(block, device)
+
+
+@partial(jax.jit, static_argnames=("sizes", "get"))
+def _tile(halves: Any, left: Any, right: Any, row: Index, column: Index, sizes: tuple[int, int], get: Any) -> Any:
+    def cut(tree: Any, start: int, size: int) -> Any:
+        return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), tree)
+
+    return halves.pairs(cut(left, row, sizes[0]), cut(right, column, sizes[1]), get)
+
+
+@partial(jax.jit, static_argnames=("symmetric", "diagonal"), donate_argnums=0)
+def _placed(result: Any, block: Any, row: Index, column: Index, symmetric: bool, diagonal: bool) -> Any:
+    def place(whole: jax.Array, part: jax.Array) -> jax.Array:
+        rest = (0,) * (part.ndim - 2)
+        # The two triangles of a tile on the diagonal may differ by rounding.
+        whole = jax.lax.dynamic_update_slice(whole, _symmetrized(part) if diagonal else part, (row, column, *rest))
+        if not symmetric or diagonal:
+            return whole
+        return jax.lax.dynamic_update_slice(whole, _mirrored(part), (column, row, *rest))
+
+    return jax.tree.map(place, result, block)
+
+
+def _allocated(block: Any, n1: int, n2: int) -> Any:
+    return jax.tree.map(lambda k: jnp.zeros((n1, n2, *k.shape[2:]), k.dtype), block)
+
+
+def _mirrored(k: jax.Array) -> jax.Array:
+    """The kernels of exchanged samples: sample axes swapped, and the two positions of each spatial axis too."""
+    axes = [1, 0, *(axis ^ 1 for axis in range(2, k.ndim))]
+    return jnp.transpose(k, axes)
+
+
+def _symmetrized(k: jax.Array) -> jax.Array:
+    return (k + _mirrored(k)) / 2 if k.shape[0] == k.shape[1] else k
+
+
+def _corners(shape: tuple[int, int], sizes: tuple[int, int], *, symmetric: bool) -> list[tuple[int, int]]:
+    """Where tiles start. All have the same size, so that one program serves them; the last ones overlap."""
+    rows, columns = (
+        [min(start, extent - size) for start in range(0, extent, size)]
+        for extent, size in zip(shape, sizes, strict=True)
+    )
+    return [(row, column) for row in rows for column in columns if not symmetric or row <= column]
+
+
+def _tile_size(halves: Any, x: Inputs) -> int:
+    return max(1, math.isqrt(ENTRIES_PER_TILE // halves.entries_per_pair(x)))
+
+
+def _count(x: Inputs, argument: str) -> int:
+    counts = {leaf.shape[:1] for leaf in jax.tree.leaves(x)}
+    if len(counts) != 1 or () in counts:
+        raise refusal(
+            argument,
+            expected="an array of samples, or a pytree of arrays with a common leading axis",
+            got=f"leading axes {sorted(counts)}",
+            fix=f"Stack the samples along the first axis; for a single one use `{argument}[None]`.",
+        )
+    return counts.pop()[0]
+
+
+def _check_finite(x: Inputs | None, argument: str) -> None:
+    for leaf in jax.tree.leaves(x):
+        bad = ~jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(axis=1)
+        if bad.any():
+            raise refusal(
+                argument,
+                expected="finite",
+                got=f"NaN or infinity in {int(bad.sum())} of {bad.size} samples, first in sample {int(bad.argmax())}",
+                fix="Remove or repair these samples.",
+            )
