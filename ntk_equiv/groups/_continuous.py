@@ -11,7 +11,7 @@ from which θ is accurate near 0 and near π.
 
 import dataclasses
 import re
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -142,6 +142,20 @@ class ContinuousGroup:
             raise refusal("euler_grid", expected="asked of SO(3)", got=self, fix="Use `grid` or `sample`.")
         return _so3_grids.euler(positive_integer(degree, "degree"))
 
+    def contains(self, mats: Any, /, *, tol: float = 1e-5) -> bool:
+        """Whether all matrices [..., n, n] are elements of this group, up to `tol` in their entries.
+
+        Example:
+            >>> from ntk_equiv import groups
+            >>> groups.SO2.contains([[0, 1], [1, 0]]), groups.O(2).contains([[0, 1], [1, 0]])
+            (False, True)
+        """
+        mats = np.asarray(mats)
+        if mats.ndim < 2 or mats.shape[-2:] != (self.n, self.n) or np.iscomplexobj(mats):
+            return False
+        orthogonal = np.abs(mats @ np.swapaxes(mats, -1, -2) - np.eye(self.n)).max() <= tol
+        return bool(orthogonal and (not self.special or (np.linalg.det(mats) > 0).all()))
+
     def distance(self, a: Float[Array, "*batch n n"], b: Float[Array, "*batch n n"], /) -> Float[Array, "*batch"]:
         """The geodesic distance: the angle between rotations for n ≤ 3, else the root of the sum of squared angles.
 
@@ -155,7 +169,7 @@ class ContinuousGroup:
             True
         """
         R = jnp.einsum("...ji,...jk->...ik", a, b, precision=jax.lax.Precision.HIGHEST)
-        identity = jnp.eye(self.n, dtype=R.dtype)
+        identity = jnp.broadcast_to(jnp.eye(self.n, dtype=R.dtype), R.shape)
         sines, cosines = (jnp.linalg.svd(R + shift, compute_uv=False) for shift in (-identity, identity))
         angles = 2 * jnp.arctan2(sines, cosines[..., ::-1])
         distance = jnp.sqrt(jnp.sum(angles**2, axis=-1) / 2)
