@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from scipy import sparse
 
 from ntk_equiv._check import refusal
@@ -79,28 +80,29 @@ class GridAction:
             raise refusal("indices", expected="asked of an exact action", got="an interpolated one", fix=fix)
         return self.neighbours.entries[:, 0]
 
-    def left(self, g: Any, kernel: jax.Array, /) -> jax.Array:
+    def left(self, g: Any, kernel: ArrayLike, /) -> jax.Array:
         """ρ_K(g) K: the action on the grid of the first argument."""
         return self.move(g, kernel, tuple(range(-2 * len(self.shape), 0, 2)))
 
-    def right(self, g: Any, kernel: jax.Array, /) -> jax.Array:
+    def right(self, g: Any, kernel: ArrayLike, /) -> jax.Array:
         """K ρ_K(g)ᵀ: the action on the grid of the second argument. For K ρ_K(g), pass the inverse of g."""
         return self.move(g, kernel, tuple(range(1 - 2 * len(self.shape), 0, 2)))
 
-    def both(self, g: Any, kernel: jax.Array, /) -> jax.Array:
+    def both(self, g: Any, kernel: ArrayLike, /) -> jax.Array:
         """ρ_K(g) K ρ_K(g)ᵀ."""
         return self.right(g, self.left(g, kernel))
 
-    def values(self, g: Any, x: jax.Array, /) -> jax.Array:
+    def values(self, g: Any, x: ArrayLike, /) -> jax.Array:
         """ρ_K(g)x for functions on the grid, [..., *shape], such as variances."""
         return self.move(g, x, tuple(range(-len(self.shape), 0)))
 
-    def move(self, g: Any, x: jax.Array, axes: tuple[int, ...], /) -> jax.Array:
+    def move(self, g: Any, x: ArrayLike, axes: tuple[int, ...], /) -> jax.Array:
         """ρ_K(g) along the given axes of `x`, which make up the grid."""
-        if jnp.ndim(x) < len(axes) or tuple(x.shape[axis] for axis in axes) != self.shape:
+        x = jnp.asarray(x)
+        if x.ndim < len(axes) or tuple(x.shape[axis] for axis in axes) != self.shape:
             expected = f"an array with the grid {self.shape} on axes {axes}"
             fix = "Ask the representation for the action on the grid you have, with `rep.spatial(shape)`."
-            raise refusal("x", expected=expected, got=f"shape {jnp.shape(x)}", fix=fix)
+            raise refusal("x", expected=expected, got=f"shape {x.shape}", fix=fix)
         if self.neighbours is None:
             return x
         neighbours, weights = self.neighbours[g], None if self.weights is None else self.weights[g]
