@@ -1,0 +1,87 @@
+# `make demo` and `make test` need nothing but Python and make: what they run in, they first install into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+LOWEST := .venv-lowest
+# For what pytest should do differently this time, as in `make test PYTEST_FLAGS='-x -k gram'`.
+PYTEST_FLAGS ?=
+PIP_INSTALL := -m pip install --disable-pip-version-check -qq
+# neural-tangents, the oracle of the tests and the peer of the benchmarks, without the TensorFlow it asks for.
+ORACLE := --no-deps neural-tangents==0.6.5 'frozendict>=2.4'
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# All targets install into one environment, which two of them must not do at a time.
+.NOTPARALLEL:
+.PHONY: help demo test test-lowest coverage lint format types docs docs-serve bench clean
+
+help:  ## say what there is to make
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
+		printf '%-18s %s\n' "$$name" "$$text"; done
+
+demo: $(VENV)/.demo  ## compute a neural tangent kernel and print it
+	$(VENV)/bin/python examples/kernel_demo.py
+
+test: $(VENV)/.test  ## run all tests and the examples in the documentation
+	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
+
+test-lowest: $(LOWEST)/.test  ## the same with the oldest supported versions of everything
+	$(LOWEST)/bin/python -m pytest $(PYTEST_FLAGS)
+
+coverage: $(VENV)/.dev  ## run the tests and show which lines they miss
+	$(VENV)/bin/python -m pytest --cov $(PYTEST_FLAGS)
+
+lint: $(VENV)/.dev  ## check style, docstrings and formatting
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+
+format: $(VENV)/.dev  ## put the code into the style that lint wants
+	$(VENV)/bin/ruff check --fix
+	$(VENV)/bin/ruff format
+
+types: $(VENV)/.dev  ## check the types
+	$(VENV)/bin/mypy
+
+docs: $(VENV)/.docs  ## build the documentation into site/
+	$(VENV)/bin/mkdocs build --strict --quiet
+
+docs-serve: $(VENV)/.docs  ## show the documentation in a browser while it is written
+	$(VENV)/bin/mkdocs serve
+
+bench: $(VENV)/.test  ## run every benchmark
+	@set -e; for script in benchmarks/bench_*.py; do \
+		echo "$$script"; $(VENV)/bin/python "$$script"; done
+
+clean:  ## remove everything that was made
+	rm -rf .venv* site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# Each stamp stands for an installed set of packages; it is made anew when the project's own file changes.
+
+%/.created:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("ntk-equiv needs Python 3.11 or later, and \
+	$(PYTHON) is %d.%d. Name another: make PYTHON=python3.12" % sys.version_info[:2])'
+	$(PYTHON) -m venv $*
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml | $(VENV)/.created
+	$(VENV)/bin/python $(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(VENV)/.created
+	$(VENV)/bin/python $(PIP_INSTALL) -e '.[test]'
+	$(VENV)/bin/python $(PIP_INSTALL) $(ORACLE)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.test
+	$(VENV)/bin/python $(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.created
+	$(VENV)/bin/python $(PIP_INSTALL) -e '.[docs]'
+	@touch $@
+
+$(LOWEST)/.test: pyproject.toml constraints-lowest.txt | $(LOWEST)/.created
+	$(LOWEST)/bin/python $(PIP_INSTALL) -c constraints-lowest.txt -e '.[test]'
+	$(LOWEST)/bin/python $(PIP_INSTALL) $(ORACLE)
+	@touch $@

@@ -1,0 +1,36 @@
+"""Types that the whole library speaks in."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+Array = jax.Array
+Inputs = Any
+"""Samples: an array `[n, ...]`, or a pytree of arrays with a common leading axis such as a graph."""
+
+Get = None | str | tuple[str, ...]
+"""Which kernels are wanted: `"nngp"`, `"ntk"`, a tuple of them, or `None` for both."""
+
+
+class Kernel(NamedTuple):
+    """The two kernels of a network on pairs of samples, `[n1, n2]` or `[n1, n2, h, h', w, w', ...]`.
+
+    Attributes:
+        nngp: covariance of the outputs at initialisation, 𝒦.
+        ntk: neural tangent kernel, Θ.
+    """
+
+    nngp: Array | None
+    ntk: Array | None
+
+
+class KernelFn(Protocol):
+    """Any function that evaluates kernels on two batches of inputs, ours or a guest's."""
+
+    def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None) -> Any:
+        """Kernels of all pairs from `x1` and `x2` (from `x1` with itself if `x2` is `None`)."""
+
+
+InitFn = Callable[..., tuple[Any, Any]]
+ApplyFn = Callable[..., Any]

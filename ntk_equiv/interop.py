@@ -1,0 +1,84 @@
+"""Guests from other libraries.
+
+`neural_tangents` 0.6.5 was written for an older JAX and imports TensorFlow for one experiment. Both can be had
+without: the names that it looks for and JAX has since moved are put back where it expects them, and the
+experiment is left out. Names are only ever *added*, and only where they are missing; nothing that JAX has today is
+changed.
+
+Its networks are guests with full rights: every function of this library that takes a `kernel_fn` takes theirs.
+"""
+
+import importlib
+import importlib.util
+import sys
+import types
+import warnings
+from types import ModuleType
+
+import jax
+
+_MOVED_TO_EXTEND = ("ClosedJaxpr", "Jaxpr", "JaxprEqn", "Literal", "Primitive", "Var")
+
+
+def neural_tangents() -> ModuleType:
+    """The `neural_tangents` module, working on the JAX that is installed and without TensorFlow.
+
+    Its analytic kernels, `predict`, `batch` and the empirical kernels run. Its `experimental` subpackage, which
+    converts TensorFlow models, is an empty placeholder.
+
+    Returns:
+        The imported module; later calls return the same one.
+
+    Raises:
+        ModuleNotFoundError: if neural-tangents is not installed, with the command that installs it.
+
+    Example:
+        >>> nt = neural_tangents()
+        >>> _, _, kernel_fn = nt.stax.serial(nt.stax.Dense(8), nt.stax.Relu(), nt.stax.Dense(1))
+        >>> kernel_fn(jax.numpy.ones((1, 3)), None, "ntk").shape
+        (1, 1)
+    """
+    if importlib.util.find_spec("neural_tangents") is None:
+        raise ModuleNotFoundError(
+            "neural-tangents is not installed. Run `pip install --no-deps neural-tangents==0.6.5 frozendict`; "
+            "`--no-deps` keeps TensorFlow out, and everything else it needs comes with this library."
+        )
+    if "neural_tangents" not in sys.modules:
+        _restore_moved_names()
+        sys.modules.setdefault("neural_tangents.experimental", ModuleType("neural_tangents.experimental"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return importlib.import_module("neural_tangents")
+    return sys.modules["neural_tangents"]
+
+
+def _restore_moved_names() -> None:
+    import jax.core
+    import jax.extend.core
+    from jax.interpreters import ad
+
+    for name in _MOVED_TO_EXTEND:
+        _add(jax.core, name, getattr(jax.extend.core, name))
+    _add(jax.random, "KeyArray", jax.Array)
+    # Only used as keys of a table of rules; the primitives themselves no longer exist under these names.
+    for name in ("zeros_like_p", "add_any_p"):
+        _add(ad, name, jax.extend.core.Primitive(f"neural_tangents_{name}"))
+    if importlib.util.find_spec("jax.util") is None:
+        sys.modules["jax.util"] = types.SimpleNamespace(safe_map=_safe_map, safe_zip=_safe_zip)  # type: ignore[assignment]
+
+
+def _add(module: ModuleType, name: str, value: object) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # JAX warns when a name that is about to move is looked up.
+        present = hasattr(module, name)
+    if not present:
+        setattr(module, name, value)
+
+
+def _safe_zip(*sequences):  # type: ignore[no-untyped-def]
+    return list(zip(*sequences, strict=True))
+
+
+def _safe_map(function, *sequences):  # type: ignore[no-untyped-def]
+    return [function(*items) for items in zip(*sequences, strict=True)]

@@ -1,0 +1,59 @@
+"""Architectures and their kernels at infinite width, in the manner of `neural_tangents.stax`.
+
+A layer, and any network put together from layers, is a triple `(init_fn, apply_fn, kernel_fn)`: the first two are the
+finite network, the third its NNGP kernel 𝒦 and neural tangent kernel Θ when all layers are infinitely wide. Names,
+order of arguments and defaults are those of neural-tangents, so that one import is all that changes.
+
+- layers with weights: `Dense`, `Conv`
+- without: `Flatten`, `AvgPool`, `SumPool`, `GlobalAvgPool`, `GlobalSumPool`, `Aggregate` (on a `Graph`), `Identity`
+- activations: `Relu`, `LeakyRelu`, `ABRelu`, `Abs`, `Erf`, `Gelu`, `Sin`, `Cos`, `ElementwiseNumerical`
+- compositions: `serial`, `parallel`, `repeat`, `FanOut`, `FanInSum`
+
+Layers without parameters add nothing to Θ. Inputs are `[n, features]`, `[n, spatial..., channels]` or a `Graph`;
+networks whose output keeps spatial axes have kernels `[n1, n2, h, h', w, w', ...]`.
+"""
+
+from ntk_equiv.stax._aggregate import Aggregate
+from ntk_equiv.stax._certificate import Certificate
+from ntk_equiv.stax._combinators import FanInSum, FanOut, Identity, parallel, repeat, serial
+from ntk_equiv.stax._conv import Conv
+from ntk_equiv.stax._dense import Dense
+from ntk_equiv.stax._erf import Erf
+from ntk_equiv.stax._gelu import Gelu
+from ntk_equiv.stax._graph_input import Graph
+from ntk_equiv.stax._kernel_fn import KernelFn
+from ntk_equiv.stax._network import Network
+from ntk_equiv.stax._pool import AvgPool, Flatten, GlobalAvgPool, GlobalSumPool, SumPool
+from ntk_equiv.stax._quadrature import ElementwiseNumerical
+from ntk_equiv.stax._relu import Abs, ABRelu, LeakyRelu, Relu
+from ntk_equiv.stax._trigonometric import Cos, Sin
+
+__all__ = [
+    "ABRelu",
+    "Abs",
+    "Aggregate",
+    "AvgPool",
+    "Certificate",
+    "Conv",
+    "Cos",
+    "Dense",
+    "ElementwiseNumerical",
+    "Erf",
+    "FanInSum",
+    "FanOut",
+    "Flatten",
+    "Gelu",
+    "GlobalAvgPool",
+    "GlobalSumPool",
+    "Graph",
+    "Identity",
+    "KernelFn",
+    "LeakyRelu",
+    "Network",
+    "Relu",
+    "Sin",
+    "SumPool",
+    "parallel",
+    "repeat",
+    "serial",
+]

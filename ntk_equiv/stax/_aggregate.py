@@ -1,0 +1,119 @@
+"""Sums over the neighbours of a node.
+
+    finite     y_j = Σ_i A_ij x_i
+    infinite   𝒦'(j, j') = Σ_ii' A_ij 𝒦(i, i') A'_i'j',        Θ' from Θ in the same way
+
+for samples with adjacencies A and A'. Parameter-free; follow it by `Dense` for a graph convolution.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from ntk_equiv._check import one_of, refusal
+from ntk_equiv._typing import Array
+from ntk_equiv.stax._dense import check_axes
+from ntk_equiv.stax._graph_input import check_adjacency
+from ntk_equiv.stax._network import Network, network
+from ntk_equiv.stax._rule import Linear, Trace, needs_all_positions, rule, static
+from ntk_equiv.stax._state import Need, Pairs, Points
+
+
+@rule
+class NeighbourSum(Linear):
+    """Weighted sum over incoming edges; `axes` are the spatial axes that hold nodes (`None`: all)."""
+
+    axes: tuple[int, ...] | None = static()
+    to_dense: Callable = static()
+
+    def need(self, need: Need) -> Need:
+        return needs_all_positions(need)
+
+    def trace(self, points: Points) -> Trace:
+        if points.adjacency is None:
+            raise _no_graph()
+        return self.to_dense(points.adjacency)
+
+    def aggregated(self, rank: int) -> tuple[int, ...]:
+        """Which of `rank` spatial axes hold nodes, counted from 0."""
+        return tuple(range(rank)) if self.axes is None else tuple(a % (rank + 2) - 1 for a in self.axes)
+
+    def spread(self, k: Array, pairs: Pairs, left: Trace, right: Trace) -> Array:
+        rank = (k.ndim - pairs.batch_axes) // 2
+        nodes = self.aggregated(rank)
+        send, receive = "defghijk", "DEFGHIJK"
+        sources = [c for i in range(rank) for c in (send[i], send[i].translate(_PRIMED))]
+        targets = [c for i in range(rank) for c in _target(i, i in nodes, send, receive)]
+        batch, other = ("a", "a") if pairs.paired else ("ab", "b")
+        tails, heads = "".join(send[i] for i in nodes), "".join(receive[i] for i in nodes)
+        subscripts = (
+            f"{batch}{''.join(sources)},a{tails}{heads},{other}{tails.translate(_PRIMED)}{heads.translate(_PRIMED)}"
+            f"->{batch}{''.join(targets)}"
+        )
+        return jnp.einsum(subscripts, k, left, right, precision=lax.Precision.HIGHEST)
+
+
+_PRIMED = str.maketrans("defghijkDEFGHIJK", "lmnopqrsLMNOPQRS")
+
+
+def _target(i: int, aggregated: bool, send: str, receive: str) -> tuple[str, str]:
+    letter = receive[i] if aggregated else send[i]
+    return letter, letter.translate(_PRIMED)
+
+
+def Aggregate(
+    aggregate_axis: int | Sequence[int] | None = None,
+    batch_axis: int = 0,
+    channel_axis: int = -1,
+    to_dense: Callable[[Array], Array] = lambda p: p,
+    implementation: str = "DENSE",
+) -> Network:
+    """Sum over the neighbours of each node: Σ_i A_ij x_i at node j.
+
+    The adjacency comes with the samples, as `Graph(nodes, adjacency)`, or as neural-tangents' `pattern` keyword of
+    `apply_fn` (one array) and `kernel_fn` (a pair of arrays). Repeated in a network, every layer uses the same one.
+
+    Args:
+        aggregate_axis: axes of the input that hold nodes; by default all between the first and the last.
+        batch_axis: 0, the only choice.
+        channel_axis: -1, the only choice.
+        to_dense: converts each adjacency before it is used, from a compact form of your own.
+        implementation: "DENSE", the only choice.
+
+    Example:
+        >>> from ntk_equiv.stax import Graph
+        >>> _, apply_fn, kernel_fn = Aggregate()
+        >>> x = Graph.of(jnp.array([[[1.0], [2.0], [4.0]]]), jnp.ones((3, 3)) - jnp.eye(3))
+        >>> apply_fn((), x)[0, :, 0]
+        Array([6., 5., 3.], dtype=float64)
+        >>> kernel_fn(x, None, "nngp")[0, 0]
+        Array([[36., 30., 18.],
+               [30., 25., 15.],
+               [18., 15.,  9.]], dtype=float64)
+    """
+    check_axes(batch_axis, channel_axis)
+    one_of(implementation, ("DENSE",), "implementation")
+    axes = (aggregate_axis,) if isinstance(aggregate_axis, int) else aggregate_axis
+    aggregation = NeighbourSum(None if axes is None else tuple(axes), to_dense)
+
+    def apply(params: tuple, x: Array, *, pattern: Any = None, **kwargs: Any) -> Array:
+        if pattern is None:
+            raise _no_graph()
+        nodes = tuple(a + 1 for a in aggregation.aggregated(x.ndim - 2))
+        pattern = check_adjacency(jnp.asarray(to_dense(pattern), x.dtype), x, nodes)
+        count = len(nodes)
+        summed = lax.dot_general(x, pattern, ((nodes, tuple(range(1, count + 1))), ((0,), (0,))))
+        return jnp.moveaxis(summed, tuple(range(-count, 0)), nodes)
+
+    return network(lambda key, shape: (shape, ()), apply, aggregation)
+
+
+def _no_graph() -> Exception:
+    return refusal(
+        "x",
+        expected="a graph for `Aggregate`",
+        got="an array without adjacency",
+        fix="Pass `Graph.of(nodes, adjacency)`, or the keyword `pattern`.",
+    )

@@ -1,0 +1,276 @@
+"""Ways to put layers together: one after another, side by side, again and again.
+
+Side by side, the state that flows is a tuple with one entry per branch. Branches have weights of their own, so their
+outputs are independent with mean zero, and sums of outputs have sums of kernels.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv.stax._certificate import EVERYTHING, Certificate
+from ntk_equiv.stax._network import Network, network, rules_of, without_parameters
+from ntk_equiv.stax._rule import Rule, Trace, rule, static
+from ntk_equiv.stax._state import Pairs, Points, merge_needs
+
+
+@rule
+class Serial(Rule):
+    """Layers one after another."""
+
+    rules: tuple[Rule, ...]
+
+    @property
+    def certificate(self) -> Certificate:
+        """What all layers share."""
+        return _shared(self.rules)
+
+    def needs(self, need: Any) -> list[Any]:
+        """What each layer must be given, first to last, then what the last must deliver."""
+        needs = [need]
+        for layer in reversed(self.rules):
+            needs.append(layer.need(needs[-1]))
+        return needs[::-1]
+
+    def need(self, need: Any) -> Any:
+        return self.needs(need)[0]
+
+    def points(self, points: Any, need: Any) -> tuple[Any, Trace]:
+        traces = []
+        for layer, wanted in zip(self.rules, self.needs(need)[1:], strict=True):
+            points, trace = layer.points(points, wanted)
+            points = fitted(points, wanted)
+            traces.append(trace)
+        return points, tuple(traces)
+
+    def pairs(self, pairs: Any, left: Trace, right: Trace, need: Any) -> Any:
+        for layer, wanted, a, b in zip(self.rules, self.needs(need)[1:], left, right, strict=True):
+            pairs = fitted(layer.pairs(pairs, a, b, wanted), wanted)
+        return pairs
+
+
+@rule
+class Parallel(Rule):
+    """Layers side by side, each with its own part of a tuple."""
+
+    rules: tuple[Rule, ...]
+
+    @property
+    def certificate(self) -> Certificate:
+        """What all branches share."""
+        return _shared(self.rules)
+
+    def need(self, need: Any) -> Any:
+        return tuple(layer.need(n) for layer, n in zip(self.rules, _branches(need, len(self.rules)), strict=True))
+
+    def points(self, points: Any, need: Any) -> tuple[Any, Trace]:
+        needs = _branches(need, len(self.rules))
+        branches = _branches(points, len(self.rules))
+        results = [layer.points(p, n) for layer, p, n in zip(self.rules, branches, needs, strict=True)]
+        return tuple(p for p, _ in results), tuple(trace for _, trace in results)
+
+    def pairs(self, pairs: Any, left: Trace, right: Trace, need: Any) -> Any:
+        needs = _branches(need, len(self.rules))
+        branches = _branches(pairs, len(self.rules))
+        arguments = zip(self.rules, branches, left, right, needs, strict=True)
+        return tuple(layer.pairs(p, a, b, n) for layer, p, a, b, n in arguments)
+
+
+@rule
+class Copies(Rule):
+    """One input to several branches."""
+
+    count: int = static()
+
+    @property
+    def certificate(self) -> Certificate:
+        """Copying changes nothing."""
+        return EVERYTHING
+
+    def need(self, need: Any) -> Any:
+        return merge_needs(_branches(need, self.count))
+
+    def points(self, points: Points, need: Any) -> tuple[Any, Trace]:
+        return tuple(fitted(points, n) for n in _branches(need, self.count)), ()
+
+    def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Any) -> Any:
+        return tuple(fitted(pairs, n) for n in _branches(need, self.count))
+
+
+@rule
+class Sum(Rule):
+    """Several branches added up."""
+
+    @property
+    def certificate(self) -> Certificate:
+        """Sums of power series with non-negative coefficients are such series."""
+        return EVERYTHING
+
+    def points(self, points: tuple[Points, ...], need: Any) -> tuple[Points, Trace]:
+        _check_summands(points)
+        first = points[0]
+        cov = None if first.cov is None else sum(p.cov for p in points)
+        return dataclasses.replace(first, cov=cov, gaussian=all(p.gaussian for p in points)), ()
+
+    def pairs(self, pairs: tuple[Pairs, ...], left: Trace, right: Trace, need: Any) -> Pairs:
+        ntks = [p.ntk for p in pairs if p.ntk is not None]
+        return dataclasses.replace(pairs[0], nngp=sum(p.nngp for p in pairs), ntk=sum(ntks) if ntks else None)
+
+
+@rule
+class Unchanged(Rule):
+    """What comes in goes out."""
+
+    @property
+    def certificate(self) -> Certificate:
+        """Nothing is lost."""
+        return EVERYTHING
+
+    def pairs(self, pairs: Any, left: Trace, right: Trace, need: Any) -> Any:
+        return pairs
+
+    def points(self, points: Any, need: Any) -> tuple[Any, Trace]:
+        return points, ()
+
+
+def serial(*layers: Network) -> Network:
+    """Layers one after another.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> init_fn, apply_fn, kernel_fn = stax.serial(stax.Dense(16), stax.Relu(), stax.Dense(2))
+        >>> output_shape, params = init_fn(jax.random.key(0), (-1, 3))
+        >>> output_shape, apply_fn(params, jnp.ones((5, 3))).shape, kernel_fn(jnp.ones((5, 3)), None, "ntk").shape
+        ((-1, 2), (5, 2), (5, 5))
+    """
+    rules = rules_of(layers)
+
+    def init(key: jax.Array, shape: Any) -> tuple:
+        params = []
+        for (init_layer, _, _), layer_key in zip(layers, jax.random.split(key, len(layers)), strict=True):
+            shape, layer_params = init_layer(layer_key, shape)
+            params.append(layer_params)
+        return shape, params
+
+    def apply(params: Any, x: Any, **kwargs: Any) -> Any:
+        for (_, apply_layer, _), layer_params in zip(layers, params, strict=True):
+            x = apply_layer(layer_params, x, **kwargs)
+        return x
+
+    return network(init, apply, Serial(rules))
+
+
+def parallel(*layers: Network) -> Network:
+    """Layers side by side: each is applied to its own entry of a tuple, as `FanOut` makes it.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> block = stax.serial(stax.FanOut(2), stax.parallel(stax.Dense(4), stax.Dense(4)), stax.FanInSum())
+        >>> block.kernel_fn(jnp.ones((1, 3)), None, "ntk")
+        Array([[2.]], dtype=float64)
+    """
+    rules = rules_of(layers)
+
+    def init(key: jax.Array, shapes: Any) -> tuple:
+        keys = jax.random.split(key, len(layers))
+        results = [layer[0](k, shape) for layer, k, shape in zip(layers, keys, shapes, strict=True)]
+        return [shape for shape, _ in results], [params for _, params in results]
+
+    def apply(params: Any, xs: Any, **kwargs: Any) -> Any:
+        return [layer[1](p, x, **kwargs) for layer, p, x in zip(layers, params, xs, strict=True)]
+
+    return network(init, apply, Parallel(rules))
+
+
+def repeat(layer: Network, n: int) -> Network:
+    """The same layer `n` times, with new weights each time; its output must have the shape of its input.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> block = stax.serial(stax.Dense(4, W_std=2**0.5), stax.Relu())
+        >>> stax.repeat(block, 3).kernel_fn(jnp.ones((1, 4)), None, "nngp").round(6)
+        Array([[1.]], dtype=float64)
+    """
+    return serial(*[layer] * positive_integer(n, "n"))
+
+
+def FanOut(num: int) -> Network:
+    """One input to `num` branches.
+
+    Example:
+        >>> _, apply_fn, _ = FanOut(2)
+        >>> len(apply_fn((), jnp.ones((1, 3))))
+        2
+    """
+    num = positive_integer(num, "num")
+    return without_parameters(lambda shape: [shape] * num, lambda x: [x] * num, Copies(num))
+
+
+def FanInSum() -> Network:
+    """The sum of all branches.
+
+    At most one of them may end without a layer with weights, such as the skip connection of a residual network.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> residual = stax.serial(stax.FanOut(2), stax.parallel(stax.Identity(), stax.Dense(3)), stax.FanInSum())
+        >>> residual.kernel_fn(jnp.ones((1, 3)))
+        Kernel(nngp=Array([[2.]], dtype=float64), ntk=Array([[1.]], dtype=float64))
+    """
+    return without_parameters(lambda shapes: shapes[0], lambda xs: sum(xs[1:], xs[0]), Sum())
+
+
+def Identity() -> Network:
+    """What comes in goes out.
+
+    Example:
+        >>> Identity().kernel_fn(jnp.ones((1, 3)))
+        Kernel(nngp=Array([[1.]], dtype=float64), ntk=Array([[0.]], dtype=float64))
+    """
+    return without_parameters(lambda shape: shape, lambda x: x, Unchanged())
+
+
+def fitted(state: Any, need: Any) -> Any:
+    """`state`, of one branch or several, reduced to what `need` asks for."""
+    if isinstance(state, tuple):
+        return tuple(fitted(s, n) for s, n in zip(state, _branches(need, len(state)), strict=True))
+    return state.fitted(need)
+
+
+def _branches(value: Any, count: int) -> tuple:
+    """One entry per branch; a single need stands for that of every branch."""
+    if not isinstance(value, tuple):
+        return (value,) * count
+    if len(value) != count:
+        raise refusal(
+            "layers",
+            expected=f"{count} branches",
+            got=f"{len(value)}",
+            fix="Let `FanOut` make as many branches as `parallel` has layers.",
+        )
+    return value
+
+
+def _check_summands(points: tuple[Points, ...]) -> None:
+    if not isinstance(points, tuple):
+        raise refusal("layers", expected="several branches before `FanInSum`", got="one", fix="Put `FanOut` before it.")
+    grids = [p.grid for p in points]
+    if len(set(grids)) > 1:
+        raise refusal("layers", expected="branches of equal shape", got=f"grids {grids}", fix="Adjust strides, padding.")
+    if sum(not p.gaussian for p in points) > 1:
+        raise refusal(
+            "layers",
+            expected="branches of which at most one ends without weights",
+            got=f"{sum(not p.gaussian for p in points)} such branches",
+            fix="End the others with Dense or Conv; outputs of activations are correlated, so kernels do not add up.",
+        )
+
+
+def _shared(rules: tuple[Rule, ...]) -> Certificate:
+    certificate = EVERYTHING
+    for layer in rules:
+        certificate = certificate & layer.certificate
+    return certificate

@@ -1,0 +1,116 @@
+"""Convolutions on grids of any rank.
+
+    finite     y(s) = σ_w / √(C |F|) Σ_o x(s + o) W(o) + σ_b b
+    infinite   𝒦'(s, s') = σ_w²/|F| Σ_o 𝒦(s + o, s' + o) + σ_b²,       Θ' likewise, plus 𝒦'
+
+over the offsets o of a filter with |F| taps and C input channels.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax import lax
+
+from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._typing import Array
+from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
+from ntk_equiv.stax._dense import check_parameterization, check_std
+from ntk_equiv.stax._network import Network, network
+from ntk_equiv.stax._rule import Trace, Trainable, rule, static
+from ntk_equiv.stax._state import Pairs, Points
+from ntk_equiv.stax._window import Window
+
+
+@rule
+class Convolution(Trainable):
+    """The same affine map of every patch."""
+
+    W_std: Any
+    b_std: Any
+    window: Window = static()
+
+    @property
+    def certificate(self) -> Certificate:
+        """Positions matter, so the kernel is no function of the cosine."""
+        return NOTHING_BUT_SMOOTH
+
+    def output(self, points: Points) -> Points:
+        return dataclasses.replace(super().output(points), grid=self.window.output(points.grid))
+
+    def spread(self, k: Array, pairs: Pairs, left: Trace, right: Trace) -> Array:
+        return self.window.joint_sum(k, pairs.batch_axes, full=pairs.full) / math.prod(self.window.shape)
+
+
+def Conv(
+    out_chan: int,
+    filter_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: str = "VALID",
+    W_std: float = 1.0,
+    b_std: float | None = None,
+    dimension_numbers: tuple[str, str, str] | None = None,
+    parameterization: str = "ntk",
+    s: tuple[int, int] = (1, 1),
+) -> Network:
+    """Convolution over all spatial axes of inputs `[n, ..., channels]`.
+
+    Args:
+        out_chan: number of output channels of the finite network; the kernels do not depend on it.
+        filter_shape: size of the filter along each spatial axis.
+        strides: step of the filter along each spatial axis; 1 by default.
+        padding: "VALID", "SAME" (zeros) or "CIRCULAR" (torus). An even filter pads one cell more behind than before.
+        W_std: standard deviation of the weights, before division by the square root of the fan-in.
+        b_std: standard deviation of the biases; `None` for no bias.
+        dimension_numbers: `None`, or the equivalent of samples first and channels last, such as
+            `("NHWC", "HWIO", "NHWC")`.
+        parameterization: "ntk", the only choice.
+        s: (1, 1), the only choice.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> init_fn, apply_fn, kernel_fn = Conv(8, (3, 3), padding="SAME")
+        >>> init_fn(jax.random.key(0), (-1, 5, 5, 2))[0]
+        (-1, 5, 5, 8)
+        >>> kernel_fn(jnp.ones((1, 2, 2, 1)), None, "nngp").shape
+        (1, 1, 2, 2, 2, 2)
+    """
+    out_chan = positive_integer(out_chan, "out_chan")
+    window = Window.of(filter_shape, strides, padding, "filter_shape")
+    check_parameterization(parameterization, s)
+    check_std(W_std, "W_std")
+    check_std(b_std, "b_std")
+    rank = len(window.shape)
+    _check_dimension_numbers(dimension_numbers, rank)
+
+    def init(key: jax.Array, input_shape: tuple[int, ...]) -> tuple:
+        weight_key, bias_key = jax.random.split(key)
+        W = jax.random.normal(weight_key, (*window.shape, input_shape[-1], out_chan))
+        b = None if b_std is None else jax.random.normal(bias_key, (out_chan,))
+        return (input_shape[0], *window.output(tuple(input_shape[1:-1])), out_chan), (W, b)
+
+    def apply(params: tuple, x: Array, **kwargs: Any) -> Array:
+        W, b = params
+        spec = lax.ConvDimensionNumbers(*([(0, rank + 1, *range(1, rank + 1))] + [(rank + 1, rank, *range(rank))]
+                                          + [(0, rank + 1, *range(1, rank + 1))]))
+        y = lax.conv_general_dilated(window.padded(x, 1), W, window.strides, "VALID", dimension_numbers=spec)
+        y = W_std / (x.shape[-1] * math.prod(window.shape)) ** 0.5 * y
+        return y if b is None else y + b_std * b.reshape((1,) * (rank + 1) + b.shape)
+
+    return network(init, apply, Convolution(W_std, b_std, window))
+
+
+def _check_dimension_numbers(dimension_numbers: tuple[str, str, str] | None, rank: int) -> None:
+    if dimension_numbers is None:
+        return
+    lhs, rhs, out = dimension_numbers
+    axes = lhs[1:-1]
+    if not (lhs == out == f"N{axes}C" and rhs == f"{axes}IO" and len(axes) == rank):
+        raise refusal(
+            "dimension_numbers",
+            expected='samples first and channels last, such as ("NHWC", "HWIO", "NHWC")',
+            got=dimension_numbers,
+            fix="Move the axes of the inputs with `jnp.moveaxis`, and leave this argument out.",
+        )

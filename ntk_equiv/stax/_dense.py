@@ -1,0 +1,104 @@
+"""Fully connected layers, and the parameters every trainable layer has.
+
+    finite     y = σ_w / √(fan-in) x W + σ_b b,      W, b ~ N(0, 1)
+    infinite   𝒦' = σ_w² 𝒦 + σ_b²,                   Θ' = σ_w² Θ + 𝒦'
+
+On inputs with spatial axes the same weights act at every position.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv.stax._certificate import EVERYTHING, Certificate
+from ntk_equiv.stax._network import Network, network
+from ntk_equiv.stax._rule import Trainable, rule
+
+
+@rule
+class Affine(Trainable):
+    """The same affine map at every position."""
+
+    W_std: Any
+    b_std: Any
+
+    @property
+    def certificate(self) -> Certificate:
+        """A rotation of the input is absorbed by the Gaussian weights."""
+        return EVERYTHING
+
+
+def Dense(
+    out_dim: int,
+    W_std: float = 1.0,
+    b_std: float | None = None,
+    batch_axis: int = 0,
+    channel_axis: int = -1,
+    parameterization: str = "ntk",
+    s: tuple[int, int] = (1, 1),
+) -> Network:
+    """Fully connected layer, acting on the last axis.
+
+    Args:
+        out_dim: number of outputs of the finite network; the kernels do not depend on it.
+        W_std: standard deviation of the weights, before division by the square root of the fan-in.
+        b_std: standard deviation of the biases; `None` for no bias.
+        batch_axis: 0, the only choice.
+        channel_axis: -1, the only choice.
+        parameterization: "ntk", the only choice.
+        s: (1, 1), the only choice; widths are scaled in the standard parameterization alone.
+
+    Example:
+        >>> init_fn, apply_fn, kernel_fn = Dense(3, W_std=2.0, b_std=1.0)
+        >>> output_shape, (W, b) = init_fn(jax.random.key(0), (-1, 2))
+        >>> output_shape, W.shape, b.shape
+        ((-1, 3), (2, 3), (3,))
+        >>> kernel_fn(jnp.ones((1, 2)))
+        Kernel(nngp=Array([[5.]], dtype=float64), ntk=Array([[5.]], dtype=float64))
+    """
+    out_dim = positive_integer(out_dim, "out_dim")
+    check_axes(batch_axis, channel_axis)
+    check_parameterization(parameterization, s)
+    check_std(W_std, "W_std")
+    check_std(b_std, "b_std")
+
+    def init(key: jax.Array, input_shape: tuple[int, ...]) -> tuple:
+        weight_key, bias_key = jax.random.split(key)
+        W = jax.random.normal(weight_key, (input_shape[-1], out_dim))
+        b = None if b_std is None else jax.random.normal(bias_key, (out_dim,))
+        return (*input_shape[:-1], out_dim), (W, b)
+
+    def apply(params: tuple, x: jax.Array, **kwargs: Any) -> jax.Array:
+        W, b = params
+        y = W_std / x.shape[-1] ** 0.5 * (x @ W)
+        return y if b is None else y + b_std * b.reshape((1,) * (y.ndim - 1) + b.shape)
+
+    return network(init, apply, Affine(W_std, b_std))
+
+
+def check_axes(batch_axis: int, channel_axis: int) -> None:
+    """Refuse any axis order but samples first, channels last."""
+    if batch_axis != 0 or channel_axis != -1:
+        raise refusal(
+            "batch_axis, channel_axis",
+            expected="0 and -1: samples first, channels last",
+            got=f"{batch_axis} and {channel_axis}",
+            fix="Move the axes of the inputs with `jnp.moveaxis`.",
+        )
+
+
+def check_parameterization(parameterization: str, s: tuple[int, int]) -> None:
+    """Refuse any parameterization but the NTK one."""
+    one_of(parameterization, ("ntk",), "parameterization")
+    if tuple(s) != (1, 1):
+        raise refusal("s", expected="(1, 1)", got=s, fix="In NTK parameterization widths carry no scale.")
+
+
+def check_std(std: Any, argument: str) -> None:
+    """Refuse a standard deviation that is not one real number (or None, for a bias)."""
+    if std is None and argument == "b_std":
+        return
+    if isinstance(std, bool) or jnp.ndim(std) != 0 or jnp.iscomplexobj(std):
+        raise refusal(argument, expected="one real number", got=repr(std), fix="Pass a float, or a JAX scalar.")

@@ -1,0 +1,65 @@
+"""The error function, φ(x) = a erf(b x) + c.
+
+With s = 1/√(1 + 2b²q) and z = 2b² k s s',
+
+    E[φφ]   = (2a²/π) arcsin z + c²
+    E[φ'φ'] = (4a²b²/π) s s' / √(1 − z²)
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ntk_equiv._typing import Array
+from ntk_equiv.stax._arc import arcsin
+from ntk_equiv.stax._certificate import EVERYTHING, Certificate
+from ntk_equiv.stax._network import Network, without_parameters
+from ntk_equiv.stax._rule import Activation, rule
+
+
+@rule
+class ErrorFunction(Activation):
+    """A scaled and shifted error function."""
+
+    a: Any
+    b: Any
+    c: Any
+
+    @property
+    def certificate(self) -> Certificate:
+        """Smooth, and the signs of its Hermite coefficients do not depend on the variance."""
+        return EVERYTHING
+
+    def factors(self, q: Array) -> dict[str, Array]:
+        return {"q": q, "scale": jax.lax.rsqrt(1 + 2 * jnp.asarray(self.b, q.dtype) ** 2 * q)}
+
+    def second_moment(self, q: Array) -> Array:
+        a, b, c = (jnp.asarray(p, q.dtype) for p in (self.a, self.b, self.c))
+        return 2 / jnp.pi * a**2 * arcsin(2 * b**2 * q / (1 + 2 * b**2 * q)) + c**2
+
+    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
+        a, b, c = (jnp.asarray(p, k.dtype) for p in (self.a, self.b, self.c))
+        scale = left["scale"] * right["scale"]
+        z = 2 * b**2 * k * scale
+        derivative = 4 / jnp.pi * a**2 * b**2 * scale * jax.lax.rsqrt((1 - z) * (1 + z))
+        return 2 / jnp.pi * a**2 * arcsin(z) + c**2, derivative
+
+
+def Erf(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> Network:
+    """Error function `a * erf(b * x) + c`.
+
+    Args:
+        a: output scale.
+        b: input scale.
+        c: output shift.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(1), Erf(), stax.Dense(1))
+        >>> kernel_fn(jnp.array([[0.5**0.5]]), None, "nngp")  # 2/π · arcsin(1/2) = 1/3
+        Array([[0.33333333]], dtype=float64)
+    """
+    return without_parameters(
+        lambda shape: shape, lambda x: a * jax.scipy.special.erf(b * x) + c, ErrorFunction(a, b, c)
+    )

@@ -1,0 +1,245 @@
+"""The third of the triple: a network's kernels as a function of its inputs.
+
+    kernel_fn(x1, x2, get)  =  pairs(points(x1), points(x2), get)
+
+`points` runs once over the samples and keeps what each layer must know about each of them; `pairs` does the work
+that grows with n1 · n2. `ntk_equiv.gram` calls the two halves by themselves, so that per-sample work is never
+repeated from tile to tile.
+"""
+
+from collections import namedtuple
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ntk_equiv._check import floating, one_of, refusal
+from ntk_equiv._typing import Array, Get, Inputs, Kernel
+from ntk_equiv.stax._certificate import Certificate
+from ntk_equiv.stax._graph_input import Graph, as_graph
+from ntk_equiv.stax._rule import Rule
+from ntk_equiv.stax._state import COVARIANCE, NOTHING, Need, Pairs, Points, materialize, safe_sqrt
+
+OUTPUT = Need(full_pairs=True)
+
+
+class KernelFn:
+    """The kernels of a network, `kernel_fn(x1, x2=None, get=None)`, as in neural-tangents.
+
+    Calls are compiled, and may be differentiated in `x1`, `x2` and the network's hyperparameters, mapped with
+    `jax.vmap` and wrapped in `jax.jit` (with `get` static). Results have the dtype of the inputs.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(64), stax.Relu(), stax.Dense(1))
+        >>> x = jnp.array([[3.0, 4.0]])
+        >>> kernel_fn(x, None, "ntk")
+        Array([[12.5]], dtype=float64)
+        >>> kernel_fn(x, 2 * x, ("nngp", "ntk"))
+        Kernel(nngp=Array([[12.5]], dtype=float64), ntk=Array([[25.]], dtype=float64))
+    """
+
+    def __init__(self, rule: Rule):
+        self.rule = rule
+
+    def __repr__(self) -> str:
+        return f"KernelFn({self.rule})"
+
+    def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None, *, pattern: Any = None) -> Any:
+        """Kernels of all pairs of samples from `x1` and `x2`.
+
+        Args:
+            x1: samples `[n1, ..., features]`, or a `Graph`.
+            x2: other samples; `None` stands for `x1`.
+            get: `"nngp"`, `"ntk"`, a tuple of these in any order, or `None` for both.
+            pattern: adjacencies of `x1` and `x2`, a pair of arrays, for code written with neural-tangents.
+
+        Returns:
+            One array for a single name; a named tuple for several.
+        """
+        left_pattern, right_pattern = (None, None) if pattern is None else pattern
+        x1 = check_inputs(as_graph(x1, left_pattern), "x1")
+        if x2 is not None:
+            x2 = check_inputs(as_graph(x2, right_pattern), "x2")
+            check_same_features(x1, x2)
+        return _evaluate(self.rule, x1, x2, canonical_get(get))
+
+    @property
+    def certificate(self) -> Certificate:
+        """What is proven about these kernels for all inputs; bounds on continuous groups use it."""
+        return self.rule.certificate
+
+    def points(self, x: Inputs) -> Any:
+        """What `pairs` needs to know about each sample: a pytree of arrays with leading axis n."""
+        return _points(self.rule, check_inputs(x, "x"))
+
+    def pairs(self, left: Any, right: Any, get: Get = None) -> Any:
+        """Kernels of all pairs of samples, from what `points` returned for each side."""
+        return _pairs(self.rule, left, right, canonical_get(get))
+
+    def entries_per_pair(self, x: Inputs) -> int:
+        """How many numbers one pair of samples occupies at the widest layer, for choosing a tile size."""
+        grid = nodes_of(x).shape[1:-1]
+        positions = int(jnp.prod(jnp.array(grid, dtype=int))) if grid else 1
+        return positions**2 if _input_need(self.rule).full_pairs else positions
+
+    def radial(self, q1: Array, q2: Array, cosine: Array, get: Get = None) -> Any:
+        """Kernels as a function of mean squared norms and cosine, entry by entry.
+
+        Only for networks whose `certificate.dot_product` holds. `q` is ‖x‖² divided by the number of features.
+
+        Example:
+            >>> from ntk_equiv import stax
+            >>> _, _, kernel_fn = stax.serial(stax.Dense(64), stax.Relu(), stax.Dense(1))
+            >>> one = jnp.ones(2)
+            >>> kernel_fn.radial(one, one, jnp.array([1.0, -1.0]), "nngp")
+            Array([0.5, 0. ], dtype=float64)
+        """
+        if not self.certificate.dot_product:
+            raise refusal(
+                "kernel_fn",
+                expected="that of a fully connected network on vectors",
+                got="a network with convolutions, pooling or graphs",
+                fix="Evaluate it on inputs instead: its kernel is no function of norms and cosine.",
+            )
+        q1, q2, cosine = jnp.broadcast_arrays(q1, q2, cosine)
+        return _radial(self.rule, q1, q2, cosine, canonical_get(get))
+
+
+def nodes_of(x: Inputs) -> Array:
+    """The feature array of samples that may be graphs."""
+    return x.nodes if isinstance(x, Graph) else x
+
+
+def check_inputs(x: Inputs, argument: str) -> Inputs:
+    """`x` as JAX arrays, if it is a batch of floating-point samples."""
+    if isinstance(x, Graph):
+        return Graph.of(x.nodes, x.adjacency)
+    x = floating(x, argument)
+    if x.ndim < 2:
+        raise refusal(
+            argument,
+            expected="samples stacked along the first axis, with features last: [n, ..., features]",
+            got=f"shape {x.shape}",
+            fix=f"For one sample use `{argument}[None]`; for scalar features use `{argument}[:, None]`.",
+        )
+    return x
+
+
+def check_same_features(x1: Inputs, x2: Inputs) -> None:
+    """Refuse two batches whose samples differ in shape."""
+    shape1, shape2 = nodes_of(x1).shape[1:], nodes_of(x2).shape[1:]
+    if shape1 != shape2 or isinstance(x1, Graph) != isinstance(x2, Graph):
+        raise refusal(
+            "x2",
+            expected=f"samples like those of `x1`, of shape {shape1}",
+            got=f"samples of shape {shape2}",
+            fix="Both batches must have the same spatial axes and the same number of features.",
+        )
+
+
+def canonical_get(get: Get) -> str | tuple[str, ...]:
+    """`get` as one name or a tuple of names, checked."""
+    if get is None:
+        return ("nngp", "ntk")
+    if isinstance(get, str):
+        return str(one_of(get, ("nngp", "ntk"), "get"))
+    return tuple(one_of(name, ("nngp", "ntk"), "get") for name in get)
+
+
+def select(kernel: Kernel, get: str | tuple[str, ...]) -> Any:
+    """What `get` names: one array, or a named tuple with those fields in the order asked for."""
+    if isinstance(get, str):
+        return getattr(kernel, get)
+    return _record(get)(*(getattr(kernel, name) for name in get))
+
+
+@cache
+def _record(names: tuple[str, ...]) -> Any:
+    return Kernel if names == Kernel._fields else namedtuple("Kernel", names)  # type: ignore[misc]
+
+
+def _input_need(rule: Rule) -> Need:
+    need = rule.need(OUTPUT)
+    if isinstance(need, tuple):
+        fix = "Put `FanOut` before `parallel`, and `FanInSum` after it."
+        raise refusal("network", expected="one with a single input", got="several branches", fix=fix)
+    return need
+
+
+@partial(jax.jit, static_argnames="get")
+def _evaluate(rule: Rule, x1: Inputs, x2: Inputs | None, get: Any) -> Any:
+    left = _points(rule, x1)
+    right = left if x2 is None else _points(rule, x2)
+    # Row factors are computed once per sample here, not once per pair inside the loops that use them.
+    left, right = materialize((left, right), jnp.square(nodes_of(x1)))
+    return _pairs(rule, left, right, get)
+
+
+@jax.jit
+def _points(rule: Rule, x: Inputs) -> Any:
+    need = _input_need(rule)
+    nodes = nodes_of(x)
+    adjacency = x.adjacency if isinstance(x, Graph) else None
+    norms = jnp.mean(jnp.square(nodes), -1)
+    full = need.points == COVARIANCE and nodes.ndim > 2
+    cov = None if need.points == NOTHING else _covariance(nodes, nodes, paired=True, full=True) if full else norms
+    points = Points(cov, adjacency, grid=nodes.shape[1:-1], full=full, gaussian=False)
+    _, trace = rule.points(points, OUTPUT)
+    return {"nodes": nodes, "roots": safe_sqrt(norms), "trace": trace}
+
+
+@partial(jax.jit, static_argnames="get")
+def _pairs(rule: Rule, left: Any, right: Any, get: Any) -> Any:
+    full = _input_need(rule).full_pairs and left["nodes"].ndim > 2
+    nngp = _covariance(left["nodes"], right["nodes"], paired=False, full=full)
+    pairs = Pairs(nngp, None, full=full, with_ntk=get != "nngp" and get != ("nngp",))
+    nngp = _snap(nngp, pairs.on_left(left["roots"]) * pairs.on_right(right["roots"]), left["nodes"].shape[-1])
+    pairs = replace(pairs, nngp=nngp)
+    return select(_finished(rule.pairs(pairs, left["trace"], right["trace"], OUTPUT)), get)
+
+
+@partial(jax.jit, static_argnames="get")
+def _radial(rule: Rule, q1: Array, q2: Array, cosine: Array, get: Any) -> Any:
+    shape = cosine.shape
+    q1, q2, cosine = (v.reshape(-1) for v in (q1, q2, cosine))
+    left, right = ((rule.points(Points(q, None, grid=(), full=False, gaussian=False), OUTPUT)[1]) for q in (q1, q2))
+    pairs = Pairs(cosine * jnp.sqrt(q1 * q2), None, full=False, with_ntk=True, paired=True)
+    kernel = _finished(rule.pairs(pairs, left, right, OUTPUT))
+    return select(Kernel(*(k.reshape(shape) for k in kernel)), get)
+
+
+def _finished(pairs: Any) -> Kernel:
+    if isinstance(pairs, tuple):
+        fix = "Put `FanInSum` at its end."
+        raise refusal("network", expected="one with a single output", got=f"{len(pairs)} branches", fix=fix)
+    ntk = pairs.ntk
+    if ntk is None and pairs.with_ntk:  # A network without a single trainable layer.
+        ntk = jnp.zeros_like(pairs.nngp)
+    return Kernel(pairs.nngp, ntk)
+
+
+def _covariance(x1: Array, x2: Array, *, paired: bool, full: bool) -> Array:
+    """Mean over features of products of inputs: for equal positions, or for all pairs of them."""
+    axes = range(x1.ndim - 2)
+    left = [chr(ord("d") + 2 * i) for i in axes]
+    right = [chr(ord("d") + 2 * i + 1) for i in axes] if full else left
+    out = [c for pair in zip(left, right, strict=True) for c in pair] if full else left
+    a, b = "a", "a" if paired else "b"
+    batch = "a" if paired else "ab"
+    subscripts = f"{a}{''.join(left)}c,{b}{''.join(right)}c->{batch}{''.join(out)}"
+    return jnp.einsum(subscripts, x1, x2, precision=lax.Precision.HIGHEST) / x1.shape[-1]
+
+
+def _snap(nngp: Array, root: Array, features: int) -> Array:
+    """Inner products of inputs that are parallel up to rounding, made exactly so.
+
+    The rounding error of an inner product grows with the square root of its length; later layers only see that of
+    a few operations. The derivative is left as it was.
+    """
+    tolerance = jnp.finfo(nngp.dtype).eps * (8 + features**0.5)
+    parallel = jnp.abs(jnp.abs(nngp) - root) <= tolerance * root
+    return nngp + lax.stop_gradient(jnp.where(parallel, jnp.sign(nngp) * root - nngp, 0))

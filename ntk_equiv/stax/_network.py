@@ -1,0 +1,64 @@
+"""The triple that every layer and every network is."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ntk_equiv._check import refusal
+from ntk_equiv._typing import ApplyFn, InitFn
+from ntk_equiv.stax._graph_input import Graph
+from ntk_equiv.stax._kernel_fn import KernelFn
+from ntk_equiv.stax._rule import Rule
+
+
+class Network(NamedTuple):
+    """A layer or network: `(init_fn, apply_fn, kernel_fn)`.
+
+    Attributes:
+        init_fn: `init_fn(key, input_shape) -> (output_shape, params)` draws the finite network; the batch axis of
+            `input_shape` may be -1.
+        apply_fn: `apply_fn(params, x) -> outputs` evaluates it.
+        kernel_fn: `kernel_fn(x1, x2, get)` gives the kernels at infinite width.
+    """
+
+    init_fn: InitFn
+    apply_fn: ApplyFn
+    kernel_fn: KernelFn
+
+
+def network(init: Callable, apply: Callable, rule: Rule) -> Network:
+    """Bundle a finite layer and its rule.
+
+    `apply(params, x, *, pattern)` sees arrays only; samples that are graphs arrive as nodes and `pattern`.
+    """
+
+    def apply_fn(params: Any, x: Any, *, pattern: Any = None, **kwargs: Any) -> Any:
+        if isinstance(x, Graph):
+            x, pattern = x
+        return apply(params, x, pattern=pattern, **kwargs)
+
+    return Network(init, apply_fn, KernelFn(rule))
+
+
+def without_parameters(output_shape: Callable, function: Callable, rule: Rule) -> Network:
+    """A layer that has nothing to learn."""
+    return network(
+        lambda key, input_shape: (output_shape(input_shape), ()),
+        lambda params, x, **kwargs: function(x),
+        rule,
+    )
+
+
+def rules_of(layers: tuple[Any, ...]) -> tuple[Rule, ...]:
+    """The rules of several layers, which must be triples made here."""
+    rules = []
+    for position, layer in enumerate(layers):
+        ours = isinstance(layer, tuple) and len(layer) == 3 and isinstance(layer[2], KernelFn)
+        if not ours:
+            raise refusal(
+                "layers",
+                expected="triples (init_fn, apply_fn, kernel_fn) from `ntk_equiv.stax`",
+                got=f"{type(layer).__name__} at position {position}",
+                fix="Call the layer (`Relu()`, not `Relu`), and do not mix in layers of other libraries.",
+            )
+        rules.append(layer[2].rule)
+    return tuple(rules)

@@ -1,0 +1,170 @@
+"""How a layer transforms kernels.
+
+A rule is the infinite-width half of a layer. It says what it needs of its input (`need`, asked backwards from the
+output), what it must remember about each sample (`trace`), and how a pair of samples is transformed given the two
+traces (`pairs`):
+
+    linear with weights      𝒦' = σ_w² L𝒦 + σ_b²,    Θ' = σ_w² LΘ + 𝒦'
+    linear, parameter-free   𝒦' = L𝒦,                Θ' = LΘ
+    activation φ             𝒦' = E[φ(u)φ(v)],       Θ' = Θ · E[φ'(u)φ'(v)],      (u, v) ~ N(0, 𝒦)
+
+L is the identity (dense), a mean over filter taps (convolution), a sum over windows (pooling) or over neighbours
+(graphs). Rules are pytrees whose leaves are the hyperparameters, so that kernels differentiate in those too.
+"""
+
+import dataclasses
+from abc import abstractmethod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ntk_equiv._check import refusal
+from ntk_equiv._typing import Array
+from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
+from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Need, Pairs, Points, materialize
+
+Trace = Any
+
+
+def static(**kwargs: Any) -> Any:
+    """A dataclass field that belongs to the structure of a rule, not to its differentiable leaves."""
+    return dataclasses.field(metadata={"static": True}, **kwargs)
+
+
+def rule(cls: Any) -> Any:
+    """Class decorator: a frozen dataclass that is a pytree."""
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+
+
+class Rule:
+    """One layer's action on kernels. Subclasses define `pairs`, and the rest where the default does not fit."""
+
+    @property
+    def certificate(self) -> Certificate:
+        """What is known about the kernel as a function of its inputs."""
+        return NOTHING_BUT_SMOOTH
+
+    def need(self, need: Any) -> Any:
+        """What this layer must be given so that it can deliver `need`."""
+        return need
+
+    def trace(self, points: Any) -> Trace:
+        """What `pairs` will want to know about each sample: a pytree of arrays `[n, ...]`."""
+        return ()
+
+    def output(self, points: Any) -> Any:
+        """The metadata of the output (grid, whether Gaussian), with `cov` still that of the input."""
+        return points
+
+    @abstractmethod
+    def pairs(self, pairs: Any, left: Trace, right: Trace, need: Any) -> Any:
+        """The kernels after this layer, from those before it and the traces of the two samples.
+
+        `need` is what will be asked of the result; only compositions look at it, to pass it on.
+        """
+
+    def points(self, points: Any, need: Any) -> tuple[Any, Trace]:
+        """The per-sample quantities after this layer, and the trace of each sample."""
+        trace = self.trace(points)
+        after = self.output(points)
+        if points.cov is None:
+            return after, trace
+        alone = Pairs(points.cov, None, full=points.full, with_ntk=False, paired=True)
+        alone = self.pairs(alone, trace, trace, need)
+        return dataclasses.replace(after, cov=alone.nngp, full=alone.full), trace
+
+
+class Linear(Rule):
+    """A layer that is linear in its input: subclasses define `spread`, the action of L on kernels."""
+
+    def spread(self, k: Array, pairs: Pairs, left: Trace, right: Trace) -> Array:
+        """L applied to one kernel array laid out as `pairs.nngp`."""
+        return k
+
+    def full_after(self, pairs: Pairs) -> bool:
+        """Whether the output still distinguishes pairs of positions."""
+        return pairs.full
+
+    def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
+        nngp = self.spread(pairs.nngp, pairs, left, right)
+        ntk = None if pairs.ntk is None else self.spread(pairs.ntk, pairs, left, right)
+        return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, full=self.full_after(pairs))
+
+
+class Trainable(Linear):
+    """A linear layer with Gaussian weights (and biases) in NTK parameterization; has fields `W_std` and `b_std`."""
+
+    W_std: Any
+    b_std: Any
+
+    def output(self, points: Points) -> Points:
+        return dataclasses.replace(points, gaussian=True)
+
+    def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
+        after = super().pairs(pairs, left, right, need)
+        weight = squared(self.W_std, after.nngp)
+        nngp = weight * after.nngp
+        if self.b_std is not None:
+            nngp = nngp + squared(self.b_std, nngp)
+        if not after.with_ntk:
+            return dataclasses.replace(after, nngp=nngp)
+        ntk = nngp if after.ntk is None else weight * after.ntk + nngp
+        return dataclasses.replace(after, nngp=nngp, ntk=ntk)
+
+
+class Activation(Rule):
+    """An elementwise nonlinearity: subclasses define `factors`, `dual` and `second_moment`."""
+
+    def factors(self, q: Array) -> dict[str, Array]:
+        """Per-sample quantities that `dual` wants, from the variance q of the preactivation."""
+        return {"q": q}
+
+    @abstractmethod
+    def second_moment(self, q: Array) -> Array:
+        """E[φ(u)²] for u ~ N(0, q)."""
+
+    @abstractmethod
+    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
+        """E[φ(u)φ(v)] and E[φ'(u)φ'(v)] for covariance k; the factors come ready to broadcast against k."""
+
+    def need(self, need: Need) -> Need:
+        return Need(need.full_pairs, max(need.points, VARIANCE))
+
+    def trace(self, points: Points) -> Trace:
+        return self.factors(points.variance())
+
+    def output(self, points: Points) -> Points:
+        if not points.gaussian:
+            raise refusal(
+                "layers",
+                expected="such that every activation follows a layer with weights (Dense or Conv)",
+                got=f"{type(self).__name__} on an input that is not Gaussian at infinite width",
+                fix="Put a Dense or Conv layer before it.",
+            )
+        return dataclasses.replace(points, gaussian=False)
+
+    def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
+        after = self.output(points)
+        trace = self.trace(points)
+        if points.full:
+            return super().points(points, need)
+        return dataclasses.replace(after, cov=self.second_moment(points.variance())), trace
+
+    def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
+        on_left = jax.tree.map(pairs.on_left, left)
+        on_right = jax.tree.map(pairs.on_right, right)
+        nngp, derivative = self.dual(pairs.nngp, on_left, on_right)
+        ntk = None if pairs.ntk is None else pairs.ntk * derivative
+        nngp, ntk = materialize((nngp, ntk), left["q"])
+        return dataclasses.replace(pairs, nngp=nngp, ntk=ntk)
+
+
+def squared(std: Any, k: Array) -> Array:
+    """A hyperparameter squared, in the precision of the kernel it multiplies."""
+    return jnp.asarray(std, k.dtype) ** 2
+
+
+def needs_all_positions(need: Need) -> Need:
+    """The need of a layer that mixes positions: all pairs of them, for samples too if those are wanted."""
+    return Need(True, COVARIANCE if need.points else need.points)

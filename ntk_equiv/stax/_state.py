@@ -1,0 +1,130 @@
+"""What flows through a network when its kernels are computed.
+
+Two things travel side by side, because one is needed for every sample and the other for every *pair* of samples:
+
+    Points   q(x, s) = 𝒦(x, x)(s, s)     the variance of each sample at each position s, sometimes the covariance
+                                          𝒦(x, x)(s, s') of its positions
+    Pairs    𝒦(x, x')(s, s'), Θ(x, x')(s, s')
+
+Positions s are the spatial axes of an input, `grid = (h, w, ...)`; vectors have none. A layer that never compares
+different positions needs only s = s' (`full=False`), and then a pair has as many entries as the grid; pooling and
+graphs need all pairs of positions (`full=True`), with axes interleaved as `[..., h, h', w, w']`.
+
+The leading axes of `Pairs` are two, `[n1, n2, ...]`, or one (`paired=True`): entry i then belongs to the i-th sample
+on the left and the i-th on the right.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ntk_equiv._typing import Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Points:
+    """Per-sample quantities; `cov` is `None` where no later layer asks for it."""
+
+    cov: Array | None
+    adjacency: Array | None
+    grid: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    full: bool = dataclasses.field(metadata={"static": True})
+    gaussian: bool = dataclasses.field(metadata={"static": True})
+
+    def variance(self) -> Array:
+        """q(x, s), `[n, *grid]`."""
+        assert self.cov is not None, "a layer asked for a variance that it did not declare in `need`"
+        return diagonal(self.cov, 1) if self.full else self.cov
+
+    def fitted(self, need: "Need") -> "Points":
+        """These points, reduced to what `need` asks for."""
+        if self.cov is None or need.points == NOTHING:
+            return dataclasses.replace(self, cov=None, full=False)
+        if self.full and need.points == VARIANCE:
+            return dataclasses.replace(self, cov=diagonal(self.cov, 1), full=False)
+        return self
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Pairs:
+    """Per-pair quantities; `ntk` is `None` while Θ is zero or not wanted (`with_ntk` tells which)."""
+
+    nngp: Array
+    ntk: Array | None
+    full: bool = dataclasses.field(metadata={"static": True})
+    with_ntk: bool = dataclasses.field(metadata={"static": True})
+    paired: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    @property
+    def batch_axes(self) -> int:
+        """How many leading axes count samples."""
+        return 1 if self.paired else 2
+
+    def fitted(self, need: "Need") -> "Pairs":
+        """These pairs, reduced to equal positions where `need` asks for no others."""
+        if not self.full or need.full_pairs:
+            return self
+        ntk = None if self.ntk is None else diagonal(self.ntk, self.batch_axes)
+        return dataclasses.replace(self, nngp=diagonal(self.nngp, self.batch_axes), ntk=ntk, full=False)
+
+    def on_left(self, v: Array) -> Array:
+        """A per-sample quantity `[n1, *grid]` shaped to broadcast along the left sample of each pair."""
+        return _spread_out(v, self, left=True)
+
+    def on_right(self, v: Array) -> Array:
+        """A per-sample quantity `[n2, *grid]` shaped to broadcast along the right sample of each pair."""
+        return _spread_out(v, self, left=False)
+
+
+NOTHING, VARIANCE, COVARIANCE = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a layer must be given: all pairs of positions or equal ones, and how much about single samples."""
+
+    full_pairs: bool
+    points: int = NOTHING
+
+
+def merge_needs(needs: Any) -> Need:
+    """The least that satisfies all of several needs."""
+    return Need(any(n.full_pairs for n in needs), max((n.points for n in needs), default=NOTHING))
+
+
+def diagonal(k: Array, batch_axes: int) -> Array:
+    """Equal positions only: `[..., h, h, w, w]` to `[..., h, w]`."""
+    for axis in range(batch_axes, batch_axes + (k.ndim - batch_axes) // 2):
+        k = jnp.moveaxis(jnp.diagonal(k, axis1=axis, axis2=axis + 1), -1, axis)
+    return k
+
+
+def safe_sqrt(q: Array) -> Array:
+    """√q with derivative 0 instead of infinity at q = 0."""
+    positive = q > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, q, 1)), 0)
+
+
+def materialize(tree: Any, witness: Array) -> Any:
+    """`tree`, computed and stored before anything that uses it is computed.
+
+    XLA on CPU would otherwise fuse the layers of a network into one loop and evaluate the inner ones again for
+    each use: nine times for a 3×3 convolution. A conditional whose outcome the compiler cannot foresee keeps them
+    apart (it drops an optimization barrier before it fuses). `witness` is any array without negative entries; NaN
+    counts as non-negative here, so that it stays visible in the result.
+    """
+    never = jnp.sum(witness.reshape(-1)[:1]) < 0
+    return lax.cond(never, lambda t: jax.tree.map(jnp.zeros_like, t), lambda t: t, tree)
+
+
+def _spread_out(v: Array, pairs: Pairs, *, left: bool) -> Array:
+    shape = list(v.shape[:1]) if pairs.paired else [v.shape[0], 1] if left else [1, v.shape[0]]
+    for size in v.shape[1:]:
+        shape += ([size, 1] if left else [1, size]) if pairs.full else [size]
+    return v.reshape(shape)

@@ -1,0 +1,68 @@
+"""Sine and cosine, φ(x) = a sin(b x + c).
+
+    E[φφ]   = (a²/2)  [ e⁻ − cos(2c) e⁺ ]
+    E[φ'φ'] = (a²b²/2)[ e⁻ + cos(2c) e⁺ ],        e^∓ = exp(−b² (q + q' ∓ 2k) / 2)
+"""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+
+from ntk_equiv._typing import Array
+from ntk_equiv.stax._certificate import Certificate
+from ntk_equiv.stax._network import Network, without_parameters
+from ntk_equiv.stax._rule import Activation, rule
+
+
+@rule
+class Sinusoid(Activation):
+    """A sine of any amplitude, frequency and phase."""
+
+    a: Any
+    b: Any
+    c: Any
+
+    @property
+    def certificate(self) -> Certificate:
+        """Smooth; Hermite coefficients are those of the exponential times a phase that no variance changes."""
+        return Certificate(dot_product=True, nonnegative=True, smooth=True)
+
+    def second_moment(self, q: Array) -> Array:
+        a, b, c = (jnp.asarray(p, q.dtype) for p in (self.a, self.b, self.c))
+        return a**2 / 2 * (1 - jnp.cos(2 * c) * jnp.exp(-2 * b**2 * q))
+
+    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
+        a, b, c = (jnp.asarray(p, k.dtype) for p in (self.a, self.b, self.c))
+        mean = (left["q"] + right["q"]) / 2
+        difference = jnp.exp(-(b**2) * (mean - k))
+        sum_ = jnp.cos(2 * c) * jnp.exp(-(b**2) * (mean + k))
+        return a**2 / 2 * (difference - sum_), a**2 * b**2 / 2 * (difference + sum_)
+
+
+def Sin(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> Network:
+    """Sine `a * sin(b * x + c)`.
+
+    Args:
+        a: amplitude.
+        b: frequency.
+        c: phase.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(1), Sin(), stax.Dense(1))
+        >>> kernel_fn(jnp.ones((1, 1)), None, "nngp")  # (1 − e⁻²) / 2
+        Array([[0.43233236]], dtype=float64)
+    """
+    return without_parameters(lambda shape: shape, lambda x: a * jnp.sin(b * x + c), Sinusoid(a, b, c))
+
+
+def Cos(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> Network:
+    """Cosine `a * cos(b * x + c)`, the sine a quarter of a period ahead.
+
+    Example:
+        >>> _, apply_fn, _ = Cos()
+        >>> apply_fn((), jnp.zeros((1, 1)))
+        Array([[1.]], dtype=float64)
+    """
+    return Sin(a, b, c + math.pi / 2)

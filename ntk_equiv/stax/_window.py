@@ -1,0 +1,106 @@
+"""Windows that slide over a grid: the geometry that convolution and pooling share.
+
+A window has a shape, strides, and one of three paddings: VALID (none), SAME (zeros, as many as make the output as
+large as the input divided by the stride) and CIRCULAR (as SAME, the grid wrapped to a torus).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax import lax
+
+from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv._typing import Array
+
+
+@dataclass(frozen=True)
+class Window:
+    """Shape, strides and padding of a sliding window; one entry per spatial axis."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: str
+
+    @classmethod
+    def of(cls, shape: Sequence[int], strides: Sequence[int] | None, padding: str, argument: str) -> "Window":
+        """A checked window; strides default to one."""
+        shape = tuple(positive_integer(size, argument) for size in shape)
+        strides = (1,) * len(shape) if strides is None else tuple(positive_integer(s, "strides") for s in strides)
+        if len(strides) != len(shape):
+            fix = "Give one stride per spatial axis, or leave `strides` out."
+            raise refusal("strides", expected=f"of length {len(shape)}", got=strides, fix=fix)
+        padding = getattr(padding, "value", padding)
+        return cls(shape, strides, one_of(padding, ("VALID", "SAME", "CIRCULAR"), "padding"))
+
+    def pads(self, grid: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        """Cells added before and after each axis of `grid`, which must have as many axes and be large enough."""
+        if len(grid) != len(self.shape):
+            raise refusal(
+                "x",
+                expected=f"[n, {len(self.shape)} spatial axes, channels] for a window of shape {self.shape}",
+                got=f"{len(grid)} spatial axes {grid}",
+                fix="Give the window one size per spatial axis of the input.",
+            )
+        if self.padding == "VALID":
+            if any(size > extent for size, extent in zip(self.shape, grid, strict=True)):
+                raise refusal(
+                    "x",
+                    expected=f"at least as large as the window {self.shape}",
+                    got=f"a grid of {grid}",
+                    fix='Use a smaller window, or padding="SAME".',
+                )
+            return ((0, 0),) * len(grid)
+        return tuple(lax.padtype_to_pads(grid, self.shape, self.strides, "SAME"))
+
+    def output(self, grid: tuple[int, ...]) -> tuple[int, ...]:
+        """The grid of window positions."""
+        pads = self.pads(grid)
+        return tuple(
+            (extent + sum(pad) - size) // stride + 1
+            for extent, pad, size, stride in zip(grid, pads, self.shape, self.strides, strict=True)
+        )
+
+    def padded(self, x: Array, first_axis: int) -> Array:
+        """`x` padded along the spatial axes that start at `first_axis`."""
+        pads = self.pads(x.shape[first_axis : first_axis + len(self.shape)])
+        return self._pad(x, {first_axis + i: pad for i, pad in enumerate(pads)})
+
+    def joint_sum(self, k: Array, first_axis: int, *, full: bool) -> Array:
+        """Sum over window offsets, the same offset for both positions of a pair: Σ_o k(s + o, s' + o)."""
+        return self._sum(k, first_axis, full=full, groups=lambda axes: [axes])
+
+    def separate_sum(self, k: Array, first_axis: int) -> Array:
+        """Sum over window offsets, one for each position of a pair: Σ_oo' k(s + o, s' + o')."""
+        return self._sum(k, first_axis, full=True, groups=lambda axes: [(axis,) for axis in axes])
+
+    def _sum(self, k: Array, first_axis: int, *, full: bool, groups) -> Array:  # type: ignore[no-untyped-def]
+        step = 2 if full else 1
+        grid = k.shape[first_axis::step]
+        pads = self.pads(grid)
+        for i, (size, stride, pad, extent) in enumerate(
+            zip(self.shape, self.strides, pads, self.output(grid), strict=True)
+        ):
+            axes = tuple(range(first_axis + step * i, first_axis + step * (i + 1)))
+            k = self._pad(k, dict.fromkeys(axes, pad))
+            for group in groups(axes):
+                k = _sum_of_shifts(k, group, size, stride, extent)
+        return k
+
+    def _pad(self, x: Array, pads: dict[int, tuple[int, int]]) -> Array:
+        if not any(sum(pad) for pad in pads.values()):
+            return x
+        mode = "wrap" if self.padding == "CIRCULAR" else "constant"
+        return jnp.pad(x, [pads.get(axis, (0, 0)) for axis in range(x.ndim)], mode=mode)
+
+
+def _sum_of_shifts(k: Array, axes: tuple[int, ...], size: int, stride: int, extent: int) -> Array:
+    """Σ over `size` shifts of `k`, all `axes` shifted together; additions of slices are the fastest way on CPU."""
+    total = None
+    for offset in range(size):
+        shifted = k
+        for axis in axes:
+            shifted = lax.slice_in_dim(shifted, offset, offset + stride * (extent - 1) + 1, stride, axis)
+        total = shifted if total is None else total + shifted
+    assert total is not None
+    return total

@@ -1,0 +1,143 @@
+"""Architectures that every kernel law and every oracle runs over. Add a row, and all of them see it.
+
+`build` takes a `stax` module, ours or neural-tangents', so that one row describes both networks.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Architecture(NamedTuple):
+    """A network to build, and the shape of one input sample (`graph`: with a random adjacency)."""
+
+    name: str
+    build: Callable[[Any], Any]
+    shape: tuple[int, ...]
+    graph: bool = False
+
+    def inputs(self, seed: int, n: int, dtype: Any = jnp.float64) -> tuple[jax.Array, jax.Array | None]:
+        """Random samples, and their adjacencies if this is a graph network."""
+        rng = np.random.default_rng(seed)
+        x = jnp.asarray(rng.normal(size=(n, *self.shape)), dtype)
+        if not self.graph:
+            return x, None
+        nodes = self.shape[:-1]
+        return x, jnp.asarray(rng.uniform(size=(n, *nodes, *nodes)) < 0.5, dtype)
+
+
+def mlp(activation: Callable[[Any], Any], depth: int, W_std: float = 1.3, b_std: float | None = 0.2) -> Callable:
+    """`depth` hidden layers and a linear read-out."""
+
+    def build(stax: Any) -> Any:
+        hidden = [layer for _ in range(depth) for layer in (stax.Dense(32, W_std, b_std), activation(stax))]
+        return stax.serial(*hidden, stax.Dense(1, 1.1, 0.3))
+
+    return build
+
+
+def cnn(*tail: Callable[[Any], Any], depth: int = 2, activation: str = "Relu", **conv: Any) -> Callable:
+    """Convolutions with an activation after each, then the given layers."""
+    settings = {"filter_shape": (3, 3), "W_std": 1.4, "b_std": 0.1} | conv
+
+    def build(stax: Any) -> Any:
+        body = [layer for _ in range(depth) for layer in (stax.Conv(8, **settings), getattr(stax, activation)())]
+        return stax.serial(*body, *(layer(stax) for layer in tail))
+
+    return build
+
+
+def _residual(stax: Any) -> Any:
+    branch = stax.serial(stax.Dense(32, 1.2, 0.1), stax.Relu(), stax.Dense(32, 1.1, 0.2))
+    block = stax.serial(stax.FanOut(2), stax.parallel(branch, stax.Identity()), stax.FanInSum())
+    return stax.serial(stax.Dense(32, 1.0, 0.1), block, stax.Relu(), stax.Dense(1))
+
+
+def _residual_conv(stax: Any) -> Any:
+    branch = stax.serial(stax.Conv(8, (3, 3), padding="SAME", b_std=0.1), stax.Relu(), stax.Conv(8, (3, 3), padding="SAME"))
+    shortcut = stax.Conv(8, (1, 1), W_std=0.7)
+    block = stax.serial(stax.FanOut(2), stax.parallel(branch, shortcut), stax.FanInSum())
+    return stax.serial(block, stax.Relu(), stax.GlobalAvgPool(), stax.Dense(1, 1.2, 0.1))
+
+
+def _gnn(*tail: Callable[[Any], Any], depth: int = 2) -> Callable:
+    def build(stax: Any) -> Any:
+        body = [layer for _ in range(depth) for layer in (stax.Aggregate(), stax.Dense(16, 1.2, 0.1), stax.Relu())]
+        return stax.serial(*body, *(layer(stax) for layer in tail))
+
+    return build
+
+
+def _partly_aggregated(stax: Any) -> Any:
+    return stax.serial(stax.Dense(8), stax.Aggregate(aggregate_axis=(2,)), stax.Dense(8), stax.Relu(), stax.Flatten())
+
+
+_dense = lambda stax: stax.Dense(1, 1.3, 0.2)  # noqa: E731
+_flatten = lambda stax: stax.Flatten()  # noqa: E731
+_gap = lambda stax: stax.GlobalAvgPool()  # noqa: E731
+
+ARCHITECTURES = [
+    Architecture("linear", lambda s: s.Dense(1, 1.5, 0.5), (7,)),
+    Architecture("relu-1", mlp(lambda s: s.Relu(), 1), (7,)),
+    Architecture("relu-3", mlp(lambda s: s.Relu(), 3), (7,)),
+    Architecture("relu-8-no-bias", mlp(lambda s: s.Relu(), 8, 2**0.5, None), (7,)),
+    Architecture("relu-wide-input", mlp(lambda s: s.Relu(), 2, 0.5, 1.0), (300,)),
+    Architecture("leaky-relu", mlp(lambda s: s.LeakyRelu(0.2), 3), (7,)),
+    Architecture("ab-relu", mlp(lambda s: s.ABRelu(-0.5, 1.5), 2), (7,)),
+    Architecture("abs", mlp(lambda s: s.Abs(), 2), (7,)),
+    Architecture("erf-1", mlp(lambda s: s.Erf(), 1, 1.5), (7,)),
+    Architecture("erf-4", mlp(lambda s: s.Erf(), 4, 2.5), (7,)),
+    Architecture("erf-scaled", mlp(lambda s: s.Erf(0.7, 1.6, 0.4), 2), (7,)),
+    Architecture("gelu", mlp(lambda s: s.Gelu(), 3), (7,)),
+    Architecture("sin", mlp(lambda s: s.Sin(1.2, 0.8, 0.3), 2), (7,)),
+    Architecture("cos", mlp(lambda s: s.Cos(0.9, 1.1, 0.2), 2), (7,)),
+    Architecture("sin-defaults", mlp(lambda s: s.Sin(), 1), (7,)),
+    Architecture(
+        "numerical", mlp(lambda s: s.ElementwiseNumerical(lambda x: jnp.exp(-x**2 / 8) * (1 + x), 40), 1, 0.8), (7,)
+    ),
+    Architecture("repeated", lambda s: s.serial(s.Dense(32), s.repeat(s.serial(s.Relu(), s.Dense(32, 1.3, 0.1)), 3)), (7,)),
+    Architecture("residual", _residual, (7,)),
+    Architecture("erf-after-relu", lambda s: s.serial(s.Dense(8), s.Erf(), s.Dense(8), s.Relu(), s.Dense(1)), (7,)),
+    Architecture("ends-in-activation", lambda s: s.serial(s.Dense(8, 1.5), s.Relu()), (7,)),
+    Architecture("conv-valid-flatten", cnn(_flatten, _dense), (7, 6, 2)),
+    Architecture("conv-same-flatten", cnn(_flatten, _dense, padding="SAME", depth=3), (5, 4, 3)),
+    Architecture("conv-circular-flatten", cnn(_flatten, _dense, padding="CIRCULAR"), (5, 4, 1)),
+    Architecture("conv-strided-valid", cnn(_flatten, _dense, strides=(2, 1)), (9, 6, 2)),
+    Architecture("conv-strided-same", cnn(_flatten, _dense, strides=(2, 2), padding="SAME"), (7, 6, 2)),
+    Architecture("conv-strided-circular", cnn(_flatten, _dense, strides=(2, 2), padding="CIRCULAR", depth=1), (6, 5, 2)),
+    Architecture("conv-even-filter-same", cnn(_flatten, _dense, filter_shape=(2, 3), padding="SAME"), (5, 4, 2)),
+    Architecture("conv-even-filter-circular", cnn(_gap, _dense, filter_shape=(2, 2), padding="CIRCULAR"), (4, 4, 2)),
+    Architecture("conv-spatial-output", cnn(padding="SAME", depth=2), (4, 3, 2)),
+    Architecture("conv-spatial-dense", cnn(_dense, padding="VALID", depth=1), (4, 4, 2)),
+    Architecture("conv-gap", cnn(_gap, _dense, padding="SAME"), (4, 5, 2)),
+    Architecture("conv-gap-erf", cnn(_gap, _dense, padding="CIRCULAR", activation="Erf"), (4, 4, 2)),
+    Architecture("conv-global-sum", cnn(lambda s: s.GlobalSumPool(), _dense), (5, 6, 2)),
+    Architecture("conv-gap-then-relu", cnn(_gap, _dense, lambda s: s.Relu(), _dense, padding="SAME", depth=1), (4, 4, 2)),
+    Architecture("conv-flatten-then-relu", cnn(_flatten, _dense, lambda s: s.Relu(), _dense, depth=1), (4, 5, 2)),
+    Architecture(
+        "conv-avgpool-conv",
+        lambda s: s.serial(
+            s.Conv(8, (3, 3), padding="SAME", b_std=0.1), s.Relu(), s.AvgPool((2, 2), (2, 2)),
+            s.Conv(8, (2, 2), W_std=1.3), s.Relu(), s.Flatten(), s.Dense(1),
+        ),
+        (6, 6, 1),
+    ),
+    Architecture("avgpool-same", cnn(lambda s: s.AvgPool((3, 2), (2, 1), "SAME"), depth=1), (5, 5, 2)),
+    Architecture("avgpool-edges", cnn(lambda s: s.AvgPool((3, 3), (2, 2), "SAME", True), depth=1), (7, 6, 2)),
+    Architecture("avgpool-circular", cnn(lambda s: s.AvgPool((2, 2), (1, 1), "CIRCULAR"), _flatten, depth=1), (6, 5, 2)),
+    Architecture("sumpool", cnn(lambda s: s.SumPool((2, 2), (2, 2)), _flatten, _dense, depth=1), (6, 6, 2)),
+    Architecture("conv-residual", _residual_conv, (4, 4, 2)),
+    Architecture("sequence", lambda s: s.serial(s.Conv(8, (3,), b_std=0.1), s.Relu(), s.GlobalAvgPool(), s.Dense(1)), (6, 2)),
+    Architecture(
+        "volume",
+        lambda s: s.serial(s.Conv(8, (2, 2, 2), padding="SAME", b_std=0.1), s.Relu(), s.GlobalAvgPool(), s.Dense(1)),
+        (3, 2, 3, 2),
+    ),
+    Architecture("graph-pooled", _gnn(_gap, _dense), (5, 3), graph=True),
+    Architecture("graph-nodes", _gnn(_dense, depth=1), (4, 3), graph=True),
+    Architecture("graph-sum", _gnn(lambda s: s.GlobalSumPool(), _dense, depth=1), (4, 3), graph=True),
+    Architecture("graph-flatten", _gnn(_flatten, _dense, depth=2), (4, 3), graph=True),
+]

@@ -1,0 +1,177 @@
+"""The library is layered: a part imports only from the parts below it, and heavy libraries have one home each.
+
+The imports are read from the source with `ast`, so those inside functions and under `TYPE_CHECKING` count as well.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "ntk_equiv"
+
+BASE = {"_typing", "_check"}
+SYMMETRY = BASE | {"groups", "reps", "orbits"}
+THEORY = SYMMETRY | {"stax", "filters", "metrics", "_gram", "theorems"}
+EVERYTHING = THEORY | {"infinite", "bounds", "ensembles", "plotting", "datasets", "interop", "cli"}
+
+# What each part may import, itself aside. Parts that are not written yet stand here too: the table is the plan.
+MAY_IMPORT = {
+    "_typing": set(),
+    "_check": {"_typing"},
+    "groups": BASE,
+    "reps": BASE | {"groups"},
+    "orbits": BASE | {"groups", "reps"},
+    "stax": BASE,
+    "filters": BASE,
+    "metrics": BASE,
+    "_gram": BASE,
+    "theorems": SYMMETRY | {"_gram"},
+    "infinite": THEORY,
+    "bounds": THEORY | {"infinite"},
+    "ensembles": THEORY,
+    "plotting": BASE | {"metrics"},
+    "datasets": SYMMETRY,
+    "interop": BASE,
+    "cli": EVERYTHING,
+    "__init__": EVERYTHING,
+}
+
+# The only part that may import each of these; no part may import one whose home is None.
+HOME = {
+    "flax": "ensembles",
+    "optax": "ensembles",
+    "orbax": "ensembles",
+    "matplotlib": "plotting",
+    "mpl_toolkits": "plotting",
+    "gzip": "datasets",
+    "tarfile": "datasets",
+    "urllib": "datasets",
+    "zipfile": "datasets",
+    "neural_tangents": "interop",
+    "tensorflow": None,
+}
+
+
+def imported(source: str, package: str) -> Iterator[str]:
+    """The full dotted name of all that `source` imports, wherever in it, if it is a module directly in `package`."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                parents = package.split(".")
+                start = parents[: len(parents) - level + 1] if level else []
+                yield from (".".join([*start, *([module] if module else []), alias.name]) for alias in names)
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield name
+
+
+def objection(part: str, name: str) -> str | None:
+    """What is wrong with `part` importing `name`, if anything."""
+    top, *rest = name.split(".")
+    if top != "ntk_equiv":
+        if HOME.get(top, part) != part:
+            return f"only {HOME[top] or 'nobody'} may"
+        if any(step.startswith("_") and not step.startswith("__") for step in [top, *rest]):
+            return "it is private to another library"
+        return None
+    if not rest or rest[0] not in MAY_IMPORT:
+        return None if part in {"cli", "__init__"} else "import from the part that defines it"
+    if rest[0] not in MAY_IMPORT[part] | {part}:
+        return f"{part} is not above {rest[0]}"
+    return None
+
+
+def violations(root: Path) -> list[str]:
+    """What the modules of the package at `root` import against the rules, one line for each."""
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        place = path.relative_to(root).with_suffix("")
+        part = place.parts[0]
+        if part not in MAY_IMPORT:
+            found.append(f"{place}: {part} is in no layer; give it one in the table")
+            continue
+        package = ".".join(["ntk_equiv", *place.parts[:-1]])
+        for name in imported(path.read_text(), package):
+            if reason := objection(part, name):
+                found.append(f"{place}: imports {name}, but {reason}")
+    return found
+
+
+def test_the_library_keeps_its_layers():
+    assert violations(PACKAGE) == []
+
+
+def test_the_table_has_no_cycles():
+    """A part may import only what is listed before it, so the table can be read from top to bottom."""
+    parts = list(MAY_IMPORT)
+    for part, below in MAY_IMPORT.items():
+        if part not in {"cli", "__init__"}:
+            assert {name for name in below if parts.index(name) >= parts.index(part)} == set(), part
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "complaint"),
+    [
+        ("stax/_dense.py", "from ntk_equiv.groups import cyclic", "stax is not above groups"),
+        ("stax/_dense.py", "import ntk_equiv.reps as reps", "stax is not above reps"),
+        ("stax/_dense.py", "from ntk_equiv import orbits", "stax is not above orbits"),
+        ("stax/_dense.py", "from ..groups import cyclic", "stax is not above groups"),
+        ("stax/_dense.py", "from .. import groups", "stax is not above groups"),
+        ("stax/__init__.py", "from ..groups import cyclic", "stax is not above groups"),
+        ("groups/finite/_cyclic.py", "from ...reps import matrix", "groups is not above reps"),
+        ("_gram.py", "from .stax import Dense", "_gram is not above stax"),
+        ("_gram.py", "def gram():\n    from ntk_equiv.stax import Dense", "_gram is not above stax"),
+        ("_gram.py", "if TYPE_CHECKING:\n    from ntk_equiv.infinite import Blocks", "_gram is not above infinite"),
+        ("infinite/_dense.py", "from ntk_equiv.bounds import deviation_probability", "infinite is not above bounds"),
+        ("bounds/_size.py", "from ntk_equiv import gram", "import from the part that defines it"),
+        ("metrics.py", "import ntk_equiv", "import from the part that defines it"),
+        ("infinite/_dense.py", "import flax.linen", "only ensembles may"),
+        ("bounds/_size.py", "def plot():\n    import matplotlib.pyplot", "only plotting may"),
+        ("stax/_dense.py", "import importlib\nimportlib.import_module('neural_tangents.stax')", "only interop may"),
+        ("interop.py", "import tensorflow", "only nobody may"),
+        ("interop.py", "from jax._src.core import Var", "private to another library"),
+        ("utils.py", "import jax", "utils is in no layer"),
+    ],
+)
+def test_a_planted_violation_is_found(tmp_path, file, source, complaint):
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source)
+    (found,) = violations(tmp_path)
+    assert complaint in found
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("stax/_dense.py", "from ntk_equiv._check import floating\nfrom .. import _typing\nfrom . import _conv"),
+        ("stax/__init__.py", "from ._dense import Dense\nfrom ntk_equiv.stax import _conv"),
+        ("orbits.py", "import jax\nfrom ntk_equiv.groups import cyclic\nfrom .reps import matrix"),
+        ("theorems.py", "from ntk_equiv._gram import gram\nfrom ntk_equiv.orbits import augment"),
+        ("bounds/_size.py", "from ntk_equiv.infinite import InfiniteEnsemble"),
+        ("ensembles/_train.py", "import flax\nimport optax\nimport orbax.checkpoint"),
+        ("interop.py", "def neural_tangents():\n    import neural_tangents"),
+        ("cli.py", "import ntk_equiv\nfrom ntk_equiv import gram, plotting"),
+        ("__init__.py", "from __future__ import annotations\nfrom ntk_equiv._gram import gram"),
+    ],
+)
+def test_what_the_layers_allow_passes(tmp_path, file, source):
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source)
+    assert violations(tmp_path) == []
+
+
+def test_importing_the_library_is_light():
+    heavy = {"flax", "optax", "orbax", "matplotlib", "neural_tangents", "tensorflow"}
+    code = f"import sys, ntk_equiv; print({heavy} & sys.modules.keys())"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "set()"

@@ -1,0 +1,27 @@
+"""Every example runs. One that has more to do than a test should wait for takes `--quick`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+
+
+def test_there_are_examples():
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
+def test_example_runs(script, tmp_path):
+    result = subprocess.run(
+        [sys.executable, str(script), "--quick"],
+        cwd=tmp_path,  # what an example writes must not end up in the checkout
+        env={**os.environ, "MPLBACKEND": "Agg"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip()
