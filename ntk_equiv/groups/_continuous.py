@@ -48,9 +48,14 @@ class ContinuousGroup:
     special: bool
 
     def __repr__(self) -> str:
+        return self.label
+
+    @property
+    def label(self) -> str:
+        """A name for the group."""
         return f"{'SO' if self.special else 'O'}({self.n})"
 
-    def sample(self, key: RandomKey, count: int, /) -> Float[Array, "{count} {self.n} {self.n}"]:
+    def sample(self, key: RandomKey, count: int) -> Float[Array, "{count} {self.n} {self.n}"]:
         """Independent elements from the Haar measure.
 
         Args:

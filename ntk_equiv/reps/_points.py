@@ -107,7 +107,7 @@ def translations(rows: int, columns: int, /, *, channels: Representation | None 
     return _moving(group, Shifts(Table(steps), parts), channels, "translations")
 
 
-def relabel(group: FiniteGroup, perms: Any, /, *, channels: Representation | None = None) -> Representation:
+def relabel(group: FiniteGroup, /, perms: Any, *, channels: Representation | None = None) -> Representation:
     """Relabellings of the nodes of graphs: features and adjacency move together.
 
     Acts on graphs (nodes [..., N, C], adjacency [..., N, N]), and on arrays [..., N, C] such as labels of nodes.

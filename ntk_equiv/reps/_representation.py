@@ -57,9 +57,8 @@ class Representation:
     label: str = dataclasses.field(default="representation", compare=False)
 
     def __repr__(self) -> str:
-        group = self.group.label if isinstance(self.group, FiniteGroup) else self.group
         what = {0: "", 1: "nodes, ", 2: "images, "}[self.domain.rank]
-        return f"<{self.label} of {group} on {what}{self.dim or 'any number of'} channels>"
+        return f"<{self.label} of {self.group.label} on {what}{self.dim or 'any number of'} channels>"
 
     @property
     def dim(self) -> int | None:

@@ -26,7 +26,7 @@ from ntk_equiv.reps._representation import Group, Representation
 _TOLERANCE = 1e-4  # matrices may be given in single precision
 
 
-def matrix(group: Group, mats: Any = None, /) -> Representation:
+def matrix(group: Group, /, mats: Any = None) -> Representation:
     """The representation by given matrices, ρ(g)x = M_g x on the last axis.
 
     Args:
@@ -79,7 +79,7 @@ def trivial(group: Group, /, dim: int | None = None) -> Representation:
     return Representation(group, Identity(dim), label="trivial")
 
 
-def permutation(group: FiniteGroup, perms: Any, /) -> Representation:
+def permutation(group: FiniteGroup, /, perms: Any) -> Representation:
     """The representation by permutations of the last axis: `perms[g][i]` is where g sends entry i.
 
     Args:
@@ -109,7 +109,7 @@ def regular(group: FiniteGroup, /) -> Representation:
     return Representation(group, Permutations(sources_of(group, group.table)), label="regular")
 
 
-def sign(group: FiniteGroup, signs: Any = None, /) -> Representation:
+def sign(group: FiniteGroup, /, signs: Any = None) -> Representation:
     """A representation by signs, ρ(g)x = ±x, on one channel.
 
     Args:
