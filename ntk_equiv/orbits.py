@@ -193,7 +193,10 @@ def augment(
     chosen = rep_x.elements(elements)
     if isinstance(rep_x.group, ContinuousGroup):
         return AugmentedSet(x, y, chosen, rep_x, rep_y, None)
-    return AugmentedSet(x, y, None, rep_x, rep_y, tuple(np.asarray(chosen).tolist()))
+    if not is_concrete(chosen):
+        fix = "Which elements augment decides about shapes and permutations: choose them outside of jit."
+        raise refusal("elements", expected="known integers", got="traced ones", fix=fix)
+    return AugmentedSet(x, y, None, rep_x, rep_y, tuple(chosen.tolist()))
 
 
 def augment_batches(

@@ -90,6 +90,19 @@ def test_permutation_of_a_traced_element() -> None:
     np.testing.assert_array_equal(traced, train.permutation(5))
 
 
+def test_sets_can_be_augmented_inside_jit() -> None:
+    @jax.jit
+    def moved(x, g):
+        train = augment(x, jnp.zeros(2), VECTORS)
+        return train.x, train.permutation_matrix(g) @ train.x
+
+    x, shifted = moved(points(2, 3), 5)
+    assert_close(x, augment(points(2, 3), jnp.zeros(2), VECTORS).x, ROUNDING)
+    assert_close(shifted, VECTORS(5, x), ROUNDING)
+    with pytest.raises(ValueError, match="`elements` must be known integers, got traced ones"):
+        jax.jit(lambda chosen: augment(points(2, 3), jnp.zeros(2), VECTORS, elements=chosen).x)(jnp.arange(2))
+
+
 def test_augmented_sets_are_pytrees() -> None:
     train = augment(points(2, 3), jnp.ones(2), VECTORS)
     doubled = jax.tree.map(lambda leaf: 2 * leaf, train)

@@ -108,15 +108,20 @@ class Representation:
         """
         return jax.vmap(lambda g: self(g, x))(self.elements(elements))
 
-    def elements(self, elements: Any = None, /) -> jax.Array:
-        """The given elements as one array; all of them where none are given and the group is finite."""
+    def elements(self, elements: Any = None, /) -> Any:
+        """The given elements as one array; all of them where none are given and the group is finite.
+
+        Example:
+            >>> from ntk_equiv import groups, reps
+            >>> reps.regular(groups.cyclic(4)).elements()
+            array([0, 1, 2, 3])
+        """
         if isinstance(self.group, FiniteGroup):
             if elements is None:
-                return jnp.arange(self.group.order)
+                return np.arange(self.group.order)
             if is_concrete(elements):
-                checked = [self.group.element(g, "elements") for g in np.asarray(elements).tolist()]
-                return jnp.asarray(checked, dtype=int)
-            return jnp.asarray(elements)
+                return np.array([self.group.element(g, "elements") for g in np.asarray(elements).tolist()], dtype=int)
+            return elements
         n = self.group.n
         if elements is None or jnp.ndim(elements) != 3 or jnp.shape(elements)[1:] != (n, n):
             got = "nothing" if elements is None else f"shape {jnp.shape(elements)}"
