@@ -4,7 +4,6 @@ Laws run over every row; a new group or representation is tested by adding it he
 """
 
 import dataclasses
-import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -66,9 +65,6 @@ C4, C5, D2, D4, S3, S4 = (
     groups.symmetric(4),
 )
 OCTAHEDRAL, Q8 = GROUPS["O"], GROUPS["Q8"]
-LETTERS = list(itertools.permutations(range(4)))
-PLANE = groups.SO2.finite(4).matrices
-PLANE_WITH_FLIP = np.concatenate([PLANE, PLANE @ np.diag([-1, 1])])  # left-right, as in rot90
 RING = [np.roll(np.arange(5), g).tolist() for g in range(5)]
 SKEW = np.array([[1.0, 0.7, 0.0], [0.0, 1.0, 0.3], [0.0, 0.0, 1.0]])
 
@@ -78,11 +74,11 @@ ORTHOGONAL = {
     "plane, C5": Action(reps.matrix(groups.SO2.finite(5)), (2,)),
     "vectors, O": Action(reps.matrix(OCTAHEDRAL), (3,)),
     "vectors, I": Action(reps.matrix(GROUPS["I"]), (3,)),
-    "letters, S4": Action(reps.permutation(S4, LETTERS), (4,)),
+    "letters, S4": Action(reps.permutation(S4), (4,)),
     "regular, Q8": Action(reps.regular(Q8), (8,)),
     "parity, S3": Action(reps.sign(S3), (1,)),
     "irrep, A5": Action(reps.matrix(GROUPS["A5"], GROUPS["A5"].irreps()[3]), (4,)),
-    "sum, S4": Action(reps.direct_sum(reps.permutation(S4, LETTERS), reps.sign(S4)), (5,)),
+    "sum, S4": Action(reps.direct_sum(reps.permutation(S4), reps.sign(S4)), (5,)),
     "sum of permutations, C4": Action(reps.direct_sum(reps.regular(C4), reps.trivial(C4, 2)), (6,)),
     "product, O": Action(reps.tensor(reps.matrix(OCTAHEDRAL), reps.matrix(OCTAHEDRAL)), (9,)),
     "product of permutations, S3": Action(reps.tensor(reps.regular(S3), reps.regular(S3)), (36,)),
@@ -91,21 +87,21 @@ ORTHOGONAL = {
     "images, C4": Action(reps.rot90(C4), (5, 5, 2)),
     "images, D4": Action(reps.rot90(D4), (4, 4, 3)),
     "images, D2": Action(reps.rot90(D2), (4, 4, 1)),
-    "vector fields, C4": Action(reps.rot90(C4, reps.matrix(C4, PLANE)), (4, 4, 2)),
-    "vector fields, D4": Action(reps.rot90(D4, reps.matrix(D4, PLANE_WITH_FLIP)), (3, 3, 2)),
+    "vector fields, C4": Action(reps.rot90(C4, reps.matrix(groups.SO2.finite(4))), (4, 4, 2)),
+    "vector fields, D4": Action(reps.rot90(D4, reps.matrix(groups.O(2).finite(4))), (3, 3, 2)),
     "flip alone": Action(reps.restrict(reps.rot90(D4), D4.subgroup([4])), (4, 4, 1)),
     "half turn, not square": Action(reps.rotate(groups.cyclic(2)), (4, 6, 1)),
     "translations": Action(reps.translations(2, 3), (4, 6, 2)),
     "node features, O": Action(reps.matrix(OCTAHEDRAL), (4, 3), graph=True),
     "relabelling, C5": Action(reps.relabel(C5, RING), (5, 2), graph=True),
     "relabelling with features, S4": Action(
-        reps.relabel(S4, LETTERS, channels=reps.permutation(S4, LETTERS)), (4, 4), graph=True
+        reps.relabel(S4, S4.permutations, channels=reps.permutation(S4)), (4, 4), graph=True
     ),
 }
 # Representations all the same, but not orthogonal.
 SKEWED = {
     "skewed, S3": Action(
-        reps.matrix(S3, SKEW @ np.eye(3)[np.argsort(list(itertools.permutations(range(3))))] @ np.linalg.inv(SKEW)),
+        reps.matrix(S3, SKEW @ reps.permutation(S3).channels.matrices(6) @ np.linalg.inv(SKEW)),
         (3,),
     ),
 }

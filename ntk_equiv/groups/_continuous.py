@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Key, UInt32
 
 from ntk_equiv._check import positive_integer, refusal
 from ntk_equiv.groups import _generated, _so3_grids
-from ntk_equiv.groups._families import cyclic
+from ntk_equiv.groups._families import cyclic, dihedral
 from ntk_equiv.groups._finite import FiniteGroup
 from ntk_equiv.groups._irreps import root_of_unity
 
@@ -79,14 +79,15 @@ class ContinuousGroup:
         """A finite subgroup, with its matrices.
 
         Args:
-            which: for SO(2) the number k of rotations of C_k; for SO(3) one of "T", "O", "I", "C5", "D3" and the like,
-                in SciPy's conventions: C_k and D_k about the z axis, the flip of D_k the half turn about the x axis.
+            which: for SO(2) the number k of rotations of C_k, for O(2) that of D_k, whose flip is (x, y) ↦ (−x, y);
+                for SO(3) one of "T", "O", "I", "C5", "D3" and the like, in SciPy's conventions: C_k and D_k about the
+                z axis, the flip of D_k the half turn about the x axis.
 
         Returns:
             A finite group with `.matrices`; C_k and D_k have the tables of `cyclic(k)` and `dihedral(k)`.
 
         Raises:
-            ValueError: no such subgroup, or one that has no finite subgroups listed here (n > 3, O(n)).
+            ValueError: no such subgroup, or a group of which none are listed here (n > 3, O(3)).
 
         Example:
             >>> from ntk_equiv import groups
@@ -95,12 +96,11 @@ class ContinuousGroup:
             >>> groups.SO3.finite("D3") == groups.dihedral(3)
             True
         """
-        if self == SO2:
-            k = positive_integer(which, "which")
-            return FiniteGroup(cyclic(k).table, names=cyclic(k).names, label=f"C{k} in SO(2)", matrices=self.grid(k))
+        if self.n == 2:
+            return _planar(positive_integer(which, "which"), flips=not self.special)
         if self != SO3:
             fix = "Pass matrices that generate the subgroup to `groups.from_matrices`."
-            raise refusal("finite", expected="asked of SO(2) or SO(3)", got=self, fix=fix)
+            raise refusal("finite", expected="asked of SO(2), O(2) or SO(3)", got=self, fix=fix)
         if not isinstance(which, str) or not re.fullmatch(r"[TOI]|[CD][1-9]\d*", which):
             fix = "For other subgroups pass their matrices to `groups.from_matrices`."
             raise refusal("which", expected='"T", "O", "I", or "C" or "D" with a number', got=repr(which), fix=fix)
@@ -200,6 +200,14 @@ def SO(n: int, /) -> ContinuousGroup:
         True
     """
     return ContinuousGroup(positive_integer(n, "n"), special=True)
+
+
+def _planar(k: int, *, flips: bool) -> FiniteGroup:
+    mats = SO2.grid(k)
+    if not flips:
+        return FiniteGroup(cyclic(k).table, names=cyclic(k).names, label=f"C{k} in SO(2)", matrices=mats)
+    mats = np.concatenate([mats, mats @ np.diag([-1.0, 1.0])]) + 0.0
+    return FiniteGroup(dihedral(k).table, names=dihedral(k).names, label=f"D{k} in O(2)", matrices=mats)
 
 
 SO2 = SO(2)

@@ -37,6 +37,7 @@ class FiniteGroup:
         names: a name for each element.
         label: a name for the group.
         matrices: the matrices the group was made of, read-only [order, n, n], or None.
+        permutations: the permutations the group was made of, as lists of images, read-only [order, n], or None.
 
     Example:
         >>> from ntk_equiv import groups
@@ -55,9 +56,17 @@ class FiniteGroup:
     names: tuple[str, ...]
     label: str
     matrices: np.ndarray | None
+    permutations: np.ndarray | None
 
     def __init__(
-        self, table: Any, /, *, names: Sequence[str] | None = None, label: str = "group", matrices: Any = None
+        self,
+        table: Any,
+        /,
+        *,
+        names: Sequence[str] | None = None,
+        label: str = "group",
+        matrices: Any = None,
+        permutations: Any = None,
     ) -> None:
         table = _table.checked_table(table)
         neutral = _table.identity(table)
@@ -72,7 +81,8 @@ class FiniteGroup:
             "identity": neutral,
             "names": tuple(names),
             "label": label,
-            "matrices": None if matrices is None else _table.read_only(np.asarray(matrices)),
+            "matrices": None if matrices is None else _table.read_only(matrices),
+            "permutations": None if permutations is None else _table.read_only(permutations),
             "_hash": hash(table.tobytes()),
         }
         for name, value in fields.items():
@@ -83,6 +93,10 @@ class FiniteGroup:
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"A group does not change: cannot delete `{name}`. Build another one.")
+
+    def __reduce__(self) -> tuple:
+        # Hashes of bytes differ from process to process, so the group is built anew rather than copied.
+        return _rebuilt, (self.table, self.names, self.label, self.matrices, self.permutations)
 
     def __hash__(self) -> int:
         return self._hash  # type: ignore[attr-defined]
@@ -247,8 +261,13 @@ def _subgroup(group: FiniteGroup, elements: list[int]) -> Subgroup:
         names=[group.names[g] for g in embedding],
         label=f"subgroup of {group.label}",
         matrices=None if group.matrices is None else group.matrices[embedding],
+        permutations=None if group.permutations is None else group.permutations[embedding],
     )
     return Subgroup(small, tuple(embedding.tolist()))
+
+
+def _rebuilt(table: np.ndarray, names: tuple[str, ...], label: str, matrices: Any, permutations: Any) -> FiniteGroup:
+    return FiniteGroup(table, names=names, label=label, matrices=matrices, permutations=permutations)
 
 
 @functools.lru_cache(maxsize=256)

@@ -66,7 +66,7 @@ def from_permutations(perms: Any, /, *, max_order: int = _MAX_ORDER, label: str 
         label: a name for the group.
 
     Returns:
-        A group whose `names` are the cycles of each element.
+        A group with `.permutations`, whose `names` are the cycles of each element.
 
     Example:
         >>> from_permutations([[1, 2, 3, 0]])
@@ -77,7 +77,7 @@ def from_permutations(perms: Any, /, *, max_order: int = _MAX_ORDER, label: str 
         fix = "Each row holds the images of 0, 1, …, n−1: every number once."
         raise refusal("perms", expected="permutations, integers [count, n]", got=given.tolist(), fix=fix)
     elements, table = _closed(given, lambda s, h: s[h], "perms", max_order)
-    return FiniteGroup(table, names=[_cycles(perm) for perm in elements], label=label)
+    return FiniteGroup(table, names=[_cycles(perm) for perm in elements], label=label, permutations=elements)
 
 
 def symmetric(n: int, /) -> FiniteGroup:

@@ -49,7 +49,7 @@ def checked_table(table: Any) -> np.ndarray:
     return read_only(table.astype(np.int32))
 
 
-def read_only(array: np.ndarray) -> np.ndarray:
+def read_only(array: Any) -> np.ndarray:
     """A copy of `array` that nobody can write to."""
     array = np.array(array)
     array.flags.writeable = False

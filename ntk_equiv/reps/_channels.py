@@ -39,8 +39,11 @@ class Table:
     def _hash(self) -> int:
         return hash(self._key)
 
+    def __reduce__(self) -> tuple:
+        return Table, (self.entries,)  # without the cached hash, which holds in this process only
+
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Table) and self._hash == other._hash and self._key == other._key)
+        return self is other or (isinstance(other, Table) and self._key == other._key)
 
     def __hash__(self) -> int:
         return self._hash

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
-from ntk_equiv.reps._channels import Channels, Identity, MatrixFunction
+from ntk_equiv.reps._channels import Channels, Identity, MatrixFunction, Permutations
 from ntk_equiv.reps._grids import GridAction
 
 
@@ -22,8 +22,8 @@ def homomorphism_error(
     """The largest ‖ρ(g)ρ(h) − ρ(gh)‖, over all pairs of a finite group or so many of a continuous one."""
     if isinstance(group, ContinuousGroup):
         return max(_norm(a @ b - c) for a, b, c in _triples(group, channels, pairs))
-    if isinstance(channels, Identity) and grid.exact:
-        return 0.0
+    if isinstance(channels, Identity | Permutations) and grid.exact:
+        return 0.0  # permutations were compared with the table when they were given
     if grid.exact:
         mats = _matrices(channels, group)
         return max(_norm(mats[g] @ mats - mats[group.table[g]]) for g in range(group.order))
@@ -36,6 +36,8 @@ def orthogonality_error(group: FiniteGroup | ContinuousGroup, channels: Channels
     """The largest ‖ρ(g)ρ(g)† − 1‖, over all elements of a finite group or a sample of a continuous one."""
     if isinstance(group, ContinuousGroup):
         mats = np.array([c for _, _, c in _triples(group, channels, 32)])
+    elif isinstance(channels, Identity | Permutations) and grid.exact:
+        return 0.0
     elif grid.exact:
         mats = _matrices(channels, group)
     else:

@@ -79,12 +79,12 @@ def trivial(group: Group, /, dim: int | None = None) -> Representation:
     return Representation(group, Identity(dim), label="trivial")
 
 
-def permutation(group: FiniteGroup, /, perms: Any) -> Representation:
+def permutation(group: FiniteGroup, /, perms: Any = None) -> Representation:
     """The representation by permutations of the last axis: `perms[g][i]` is where g sends entry i.
 
     Args:
         group: finite.
-        perms: integers [order, d].
+        perms: integers [order, d]. Left out: the permutations of the group itself, as for `symmetric(n)`.
 
     Raises:
         ValueError: the rows are not permutations, or perms[g][perms[h]] = perms[gh] fails.
@@ -94,7 +94,13 @@ def permutation(group: FiniteGroup, /, perms: Any) -> Representation:
         >>> from ntk_equiv import groups, reps
         >>> reps.permutation(groups.cyclic(2), [[0, 1, 2], [1, 0, 2]])(1, jnp.array([5, 6, 7])).tolist()
         [6, 5, 7]
+        >>> reps.permutation(groups.symmetric(4)).dim
+        4
     """
+    if perms is None and group.permutations is None:
+        fix = f"{group.label} is not a group of permutations; build it with `groups.from_permutations`, or pass some."
+        raise refusal("perms", expected="given", got="nothing", fix=fix)
+    perms = group.permutations if perms is None else perms
     return Representation(group, Permutations(sources_of(group, perms)), label="permutation")
 
 

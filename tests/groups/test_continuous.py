@@ -42,6 +42,13 @@ def test_subgroups_of_the_plane() -> None:
     np.testing.assert_array_equal(C8.matrices[2] @ [1, 0], [0, 1])  # counter-clockwise
 
 
+def test_subgroups_of_the_plane_with_flips() -> None:
+    D6 = groups.O(2).finite(6)
+    assert groups.dihedral(6) == D6
+    np.testing.assert_allclose(np.einsum("gij,hjk->ghik", D6.matrices, D6.matrices), D6.matrices[D6.table], atol=1e-15)
+    np.testing.assert_array_equal(D6.matrices[6], [[-1, 0], [0, 1]])  # left and right change places
+
+
 def test_distance_is_the_angle() -> None:
     key_a, key_b = jax.random.split(jax.random.key(0))
     a, b = groups.SO3.sample(key_a, 50), groups.SO3.sample(key_b, 50)
@@ -90,7 +97,7 @@ def test_euler_grid_averages_polynomials(degree) -> None:
 
 
 def test_what_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"asked of SO\(2\) or SO\(3\), got O\(3\)"):
+    with pytest.raises(ValueError, match=r"asked of SO\(2\), O\(2\) or SO\(3\), got O\(3\)"):
         groups.O(3).finite("T")
     with pytest.raises(ValueError, match="`which` must be a positive integer"):
         groups.SO2.finite(0)

@@ -1,5 +1,6 @@
 """The finite group as a value: immutable, hashable, printable, strict about its table."""
 
+import pickle
 import time
 
 import jax
@@ -40,6 +41,15 @@ def test_groups_pass_through_jit() -> None:
         return x[group.table[1]]
 
     np.testing.assert_array_equal(shifted(groups.cyclic(3), jnp.arange(3)), [1, 2, 0])
+
+
+def test_groups_survive_pickling() -> None:
+    for group in (groups.polyhedral("T"), groups.symmetric(3)):
+        copy = pickle.loads(pickle.dumps(group))
+        assert copy == group
+        assert hash(copy) == hash(group)
+        assert repr(copy) == repr(group)
+        np.testing.assert_equal((copy.matrices, copy.permutations), (group.matrices, group.permutations))
 
 
 def test_large_groups_print_shortly() -> None:

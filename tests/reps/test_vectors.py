@@ -1,6 +1,7 @@
 """Representations on the last axis, and their algebra, against matrices multiplied by hand."""
 
 import itertools
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -94,6 +95,14 @@ def test_sign() -> None:
         reps.sign(C3, [1, -1, 1])
 
 
+def test_representations_survive_pickling() -> None:
+    for rep in (reps.regular(C3), reps.matrix(groups.polyhedral("T")), reps.rot90(C4, reps.sign(C4))):
+        hash(rep)
+        copy = pickle.loads(pickle.dumps(rep))
+        assert copy == rep
+        assert hash(copy) == hash(rep)
+
+
 def test_equal_representations_are_equal() -> None:
     assert reps.regular(C3) == reps.permutation(C3, C3.table)
     assert hash(reps.regular(C3)) == hash(reps.permutation(C3, C3.table))
@@ -117,6 +126,7 @@ def test_leaves_of_a_pytree_are_all_acted_upon() -> None:
             lambda: reps.matrix(C4, groups.klein().irreps()[1]),
             r"a representation of cyclic\(4\), got M\[1\] @ M\[1\] off by",
         ),
+        (lambda: reps.permutation(C3), "`perms` must be given, got nothing"),
         (lambda: reps.permutation(C3, [[0, 1, 2]]), r"3 permutations, got shape \(1, 3\)"),
         (lambda: reps.permutation(C2, [[0, 1], [1, 1]]), "rows that repeat an entry"),
         (
