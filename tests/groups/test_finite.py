@@ -124,3 +124,12 @@ def test_the_check_of_irreps_can_fail() -> None:
     assert _irreps.defect(group.table, (found[0], found[1], found[2] * 1.001)) > 1e-4
     assert _irreps.defect(group.table, (found[0], found[0], found[2])) > 0.9
     assert _irreps.defect(groups.cyclic(6).table, tuple(found)) > 0.5
+
+
+def test_averaging_squares_the_error() -> None:
+    group = groups.symmetric(4)
+    noise = np.random.default_rng(0).standard_normal((24, 3, 3))
+    for sigma in group.irreps()[3:]:
+        for size in (1e-2, 1e-4):
+            better = _irreps.averaged(group.table, sigma + size * noise)
+            assert np.abs(better[1] @ better - better[group.table[1]]).max() < 20 * size**2
