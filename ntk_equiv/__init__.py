@@ -5,6 +5,9 @@ The library follows one line of thought, and this is where its parts lie on it:
 - `stax` builds an architecture as a triple `(init_fn, apply_fn, kernel_fn)`, the last of which knows the NNGP and the
   neural tangent kernel of the infinitely wide network;
 - `gram` evaluates any such `kernel_fn` on many points, in tiles of bounded memory;
+- `groups` are finite groups with their irreps, and the rotation groups; `reps` are the ways in which they act on
+  vectors, images and graphs;
+- `augment` makes a training set of all images of given points under a group;
 - `interop` lets networks written for neural-tangents take part.
 
 Importing `ntk_equiv` is cheap: each part is loaded when it is first used.
@@ -15,15 +18,19 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the table below
-    from ntk_equiv import interop, stax
+    from ntk_equiv import groups, interop, reps, stax
     from ntk_equiv._gram import gram
+    from ntk_equiv.orbits import augment
 
-__all__ = ["gram", "interop", "stax"]
+__all__ = ["augment", "gram", "groups", "interop", "reps", "stax"]
 
 # Where each public name lives: the module itself, or the module that defines it.
 _HOME = {
+    "augment": "ntk_equiv.orbits",
     "gram": "ntk_equiv._gram",
+    "groups": "ntk_equiv.groups",
     "interop": "ntk_equiv.interop",
+    "reps": "ntk_equiv.reps",
     "stax": "ntk_equiv.stax",
 }
 

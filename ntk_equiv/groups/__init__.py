@@ -1,0 +1,41 @@
+"""Groups: finite ones with their irreps, and the rotation groups.
+
+An element of a finite group is an integer, and a group is its multiplication table, `G.table[g, h]` the index of gh
+(h acts first). An element of a continuous group is its matrix. Both kinds are immutable, hashable and pass through
+`jax.jit`.
+
+Finite: `trivial`, `cyclic`, `dihedral`, `klein`, `quaternion`, `symmetric`, `alternating`, `polyhedral`, `product`, and
+from what you have: `from_table`, `from_matrices`, `from_permutations`. Each knows its subgroups, conjugacy classes,
+characters and unitary irreps.
+
+Continuous: `SO2`, `SO3`, `SO(n)`, `O(n)`, with Haar samples, grids, geodesic distance and finite subgroups.
+"""
+
+from ntk_equiv.groups._characters import IrrepType
+from ntk_equiv.groups._continuous import SO, SO2, SO3, ContinuousGroup, O
+from ntk_equiv.groups._families import cyclic, dihedral, from_table, klein, product, quaternion, trivial
+from ntk_equiv.groups._finite import FiniteGroup, Subgroup
+from ntk_equiv.groups._generated import alternating, from_matrices, from_permutations, polyhedral, symmetric
+
+__all__ = [
+    "SO",
+    "SO2",
+    "SO3",
+    "ContinuousGroup",
+    "FiniteGroup",
+    "IrrepType",
+    "O",
+    "Subgroup",
+    "alternating",
+    "cyclic",
+    "dihedral",
+    "from_matrices",
+    "from_permutations",
+    "from_table",
+    "klein",
+    "polyhedral",
+    "product",
+    "quaternion",
+    "symmetric",
+    "trivial",
+]

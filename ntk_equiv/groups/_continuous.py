@@ -1,0 +1,214 @@
+"""The continuous groups O(n) and SO(n): Haar samples, finite subgroups, grids, distances.
+
+An element is its matrix. Haar samples are the orthogonal factors of Gaussian matrices (QR with the diagonal of R made
+positive); turning one column over where det = −1 makes them Haar on SO(n). The geodesic distance of a and b is
+
+    d(a, b) = (Σ_planes θ²)^½,   θ the angles by which aᵀb rotates,
+
+the angle itself for n = 2, 3. The singular values of aᵀb − 1 and aᵀb + 1 are 2 sin(θ/2) and 2 cos(θ/2), each twice,
+from which θ is accurate near 0 and near π.
+"""
+
+import dataclasses
+import re
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, UInt32
+
+from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv.groups import _generated, _so3_grids
+from ntk_equiv.groups._families import cyclic, dihedral
+from ntk_equiv.groups._finite import FiniteGroup
+from ntk_equiv.groups._irreps import root_of_unity
+
+RandomKey: TypeAlias = Key[Array, ""] | UInt32[Array, "2"]
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, repr=False)
+class ContinuousGroup:
+    """O(n) or SO(n), whose elements are their matrices.
+
+    Attributes:
+        n: the size of the matrices.
+        special: whether the determinant is 1.
+
+    Example:
+        >>> from ntk_equiv import groups
+        >>> groups.SO3, groups.O(5)
+        (SO(3), O(5))
+        >>> groups.SO3 == groups.SO(3)
+        True
+    """
+
+    n: int
+    special: bool
+
+    def __repr__(self) -> str:
+        return self.label
+
+    @property
+    def label(self) -> str:
+        """A name for the group."""
+        return f"{'SO' if self.special else 'O'}({self.n})"
+
+    def sample(self, key: RandomKey, count: int) -> Float[Array, "{count} {self.n} {self.n}"]:
+        """Independent elements from the Haar measure.
+
+        Args:
+            key: a JAX random key.
+            count: how many.
+
+        Example:
+            >>> import jax, jax.numpy as jnp
+            >>> from ntk_equiv import groups
+            >>> R = groups.SO3.sample(jax.random.key(0), 100)
+            >>> R.shape, bool(jnp.allclose(jnp.linalg.det(R), 1, atol=1e-5))
+            ((100, 3, 3), True)
+        """
+        Q, R = jnp.linalg.qr(jax.random.normal(key, (count, self.n, self.n)))
+        Q = Q * jnp.sign(jnp.diagonal(R, axis1=1, axis2=2))[:, None, :]
+        if self.special:
+            Q = Q.at[:, :, 0].multiply(jnp.sign(jnp.linalg.det(Q))[:, None])
+        return Q
+
+    def finite(self, which: int | str, /) -> FiniteGroup:
+        """A finite subgroup, with its matrices.
+
+        Args:
+            which: for SO(2) the number k of rotations of C_k, for O(2) that of D_k, whose flip is (x, y) ↦ (−x, y);
+                for SO(3) one of "T", "O", "I", "C5", "D3" and the like, in SciPy's conventions: C_k and D_k about the
+                z axis, the flip of D_k the half turn about the x axis.
+
+        Returns:
+            A finite group with `.matrices`; C_k and D_k have the tables of `cyclic(k)` and `dihedral(k)`.
+
+        Raises:
+            ValueError: no such subgroup, or a group of which none are listed here (n > 3, O(3)).
+
+        Example:
+            >>> from ntk_equiv import groups
+            >>> groups.SO2.finite(4).matrices[1].tolist()
+            [[0.0, -1.0], [1.0, 0.0]]
+            >>> groups.SO3.finite("D3") == groups.dihedral(3)
+            True
+        """
+        if self.n == 2:
+            return _planar(positive_integer(which, "which"), flips=not self.special)
+        if self != SO3:
+            fix = "Pass matrices that generate the subgroup to `groups.from_matrices`."
+            raise refusal("finite", expected="asked of SO(2), O(2) or SO(3)", got=self, fix=fix)
+        if not isinstance(which, str) or not re.fullmatch(r"[TOI]|[CD][1-9]\d*", which):
+            fix = "For other subgroups pass their matrices to `groups.from_matrices`."
+            raise refusal("which", expected='"T", "O", "I", or "C" or "D" with a number', got=repr(which), fix=fix)
+        return _generated.rotations(which, label=f"{which} in SO(3)")
+
+    def grid(self, count: int, /) -> np.ndarray:
+        """Elements spread evenly: uniform angles for SO(2), a super-Fibonacci spiral for SO(3).
+
+        Args:
+            count: how many.
+
+        Returns:
+            Matrices [count, n, n]. On SO(2) these are the elements of `finite(count)`, on SO(3) no subgroup.
+
+        Example:
+            >>> from ntk_equiv import groups
+            >>> groups.SO2.grid(2).tolist()
+            [[[1.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [0.0, -1.0]]]
+        """
+        positive_integer(count, "count")
+        if self == SO2:
+            z = root_of_unity(np.arange(count), count)
+            return np.stack([z.real, -z.imag, z.imag, z.real], axis=-1).reshape(count, 2, 2) + 0.0
+        if self == SO3:
+            return _so3_grids.super_fibonacci(count)
+        raise refusal("grid", expected="asked of SO(2) or SO(3)", got=self, fix="Draw from `sample` instead.")
+
+    def euler_grid(self, degree: int, /) -> tuple[np.ndarray, np.ndarray]:
+        """A product grid of Euler angles on SO(3), with weights that average exactly up to a degree.
+
+        Args:
+            degree: every polynomial of this degree or less in the entries of R is averaged exactly.
+
+        Returns:
+            Matrices [count, 3, 3] and weights [count] that sum to 1.
+
+        Example:
+            >>> from ntk_equiv import groups
+            >>> R, weights = groups.SO3.euler_grid(2)
+            >>> R.shape, round(float(weights @ R[:, 0, 0] ** 2), 12)      # the Haar average is 1/3
+            ((18, 3, 3), 0.333333333333)
+        """
+        if self != SO3:
+            raise refusal("euler_grid", expected="asked of SO(3)", got=self, fix="Use `grid` or `sample`.")
+        return _so3_grids.euler(positive_integer(degree, "degree"))
+
+    def contains(self, mats: Any, /, *, tol: float = 1e-5) -> bool:
+        """Whether all matrices [..., n, n] are elements of this group, up to `tol` in their entries.
+
+        Example:
+            >>> from ntk_equiv import groups
+            >>> groups.SO2.contains([[0, 1], [1, 0]]), groups.O(2).contains([[0, 1], [1, 0]])
+            (False, True)
+        """
+        mats = np.asarray(mats)
+        if mats.ndim < 2 or mats.shape[-2:] != (self.n, self.n) or np.iscomplexobj(mats):
+            return False
+        orthogonal = np.abs(mats @ np.swapaxes(mats, -1, -2) - np.eye(self.n)).max() <= tol
+        return bool(orthogonal and (not self.special or (np.linalg.det(mats) > 0).all()))
+
+    def distance(self, a: Float[Array, "*batch n n"], b: Float[Array, "*batch n n"], /) -> Float[Array, "*batch"]:
+        """The geodesic distance: the angle between rotations for n ≤ 3, else the root of the sum of squared angles.
+
+        Elements of different components of O(n) are infinitely far apart.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> from ntk_equiv import groups
+            >>> C8 = jnp.asarray(groups.SO2.finite(8).matrices)
+            >>> bool(jnp.isclose(groups.SO2.distance(C8[0], C8[3]), 3 * jnp.pi / 4))
+            True
+        """
+        R = jnp.einsum("...ji,...jk->...ik", a, b, precision=jax.lax.Precision.HIGHEST)
+        identity = jnp.broadcast_to(jnp.eye(self.n, dtype=R.dtype), R.shape)
+        sines, cosines = (jnp.linalg.svd(R + shift, compute_uv=False) for shift in (-identity, identity))
+        angles = 2 * jnp.arctan2(sines, cosines[..., ::-1])
+        distance = jnp.sqrt(jnp.sum(angles**2, axis=-1) / 2)
+        return jnp.where(jnp.linalg.det(R) > 0, distance, jnp.inf)
+
+
+def O(n: int, /) -> ContinuousGroup:  # noqa: E743
+    """The orthogonal group, of all real matrices with RᵀR = 1.
+
+    Example:
+        >>> import jax
+        >>> O(4).sample(jax.random.key(0), 2).shape
+        (2, 4, 4)
+    """
+    return ContinuousGroup(positive_integer(n, "n"), special=False)
+
+
+def SO(n: int, /) -> ContinuousGroup:
+    """The rotation group, of all orthogonal matrices with determinant 1.
+
+    Example:
+        >>> SO(2) == SO2
+        True
+    """
+    return ContinuousGroup(positive_integer(n, "n"), special=True)
+
+
+def _planar(k: int, *, flips: bool) -> FiniteGroup:
+    mats = SO2.grid(k)
+    if not flips:
+        return FiniteGroup(cyclic(k).table, names=cyclic(k).names, label=f"C{k} in SO(2)", matrices=mats)
+    mats = np.concatenate([mats, mats @ np.diag([-1.0, 1.0])]) + 0.0
+    return FiniteGroup(dihedral(k).table, names=dihedral(k).names, label=f"D{k} in O(2)", matrices=mats)
+
+
+SO2 = SO(2)
+SO3 = SO(3)

@@ -1,0 +1,35 @@
+"""Representations: how a group acts on vectors, channels, pixels and nodes.
+
+A representation is called with an element and data, `rep(g, x)`; `rep.orbit(x)` does so for all elements. It acts on
+the last axis (vectors, channels, node features), and may move the points that the axes before it stand for:
+
+    (ρ_X(g)x)(a) = τ_X(g) x(ρ⁻¹(g)a).
+
+On vectors: `matrix`, `permutation`, `regular`, `sign`, `trivial`. On images: `rot90`, `rotate`, `translations`. On
+graphs: any of the first on the features, `relabel` on the nodes. New from old: `direct_sum`, `tensor`, `dual`,
+`restrict`. `rep.spatial(shape)` is ρ_K, the action on the positions of a kernel.
+"""
+
+from ntk_equiv.reps._algebra import direct_sum, dual, restrict, tensor
+from ntk_equiv.reps._grids import GridAction
+from ntk_equiv.reps._points import relabel, rot90, rotate, translations
+from ntk_equiv.reps._representation import Representation
+from ntk_equiv.reps._vectors import matrix, permutation, regular, sign, trivial
+
+__all__ = [
+    "GridAction",
+    "Representation",
+    "direct_sum",
+    "dual",
+    "matrix",
+    "permutation",
+    "regular",
+    "relabel",
+    "restrict",
+    "rot90",
+    "rotate",
+    "sign",
+    "tensor",
+    "translations",
+    "trivial",
+]

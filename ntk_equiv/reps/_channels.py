@@ -1,0 +1,156 @@
+"""τ: how a group acts on the last axis of an array, whatever the axes before it are.
+
+    (τ(g)x)_a = x_a                  `Identity`
+    (τ(g)x)_a = x_{τ⁻¹(g)a}          `Permutations`, as a gather
+    (τ(g)x)_a = Σ_b τ(g)_ab x_b      `Matrices`
+    (τ(R)x)_a = Σ_b fn(R)_ab x_b     `MatrixFunction`, for a continuous group whose element is the matrix R
+
+Tables live on the host and are constants of a compiled function. They take the precision of the array they act on.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ntk_equiv._check import refusal
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Table:
+    """One row of numbers for each group element: read-only, equal and hashed by value."""
+
+    entries: np.ndarray
+
+    def __post_init__(self) -> None:
+        entries = np.array(self.entries)
+        entries.flags.writeable = False
+        object.__setattr__(self, "entries", entries)
+
+    @functools.cached_property
+    def _key(self) -> tuple:
+        return (type(self).__name__, self.entries.shape, self.entries.dtype.str, self.entries.tobytes())
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(self._key)
+
+    def __reduce__(self) -> tuple:
+        return Table, (self.entries,)  # without the cached hash, which holds in this process only
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Table) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __getitem__(self, g: Any) -> Any:
+        """The row of `g`: a constant if `g` is an `int`, a lookup if it is only known at run time."""
+        return self.entries[g] if isinstance(g, int) else jnp.asarray(self.entries)[g]
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """Every element leaves everything as it is; `dim` is None where any size will do."""
+
+    dim: int | None = None
+
+    def __call__(self, g: Any, x: jax.Array) -> jax.Array:
+        """`x` itself."""
+        return x
+
+    def matrices(self, order: int) -> np.ndarray:
+        """The matrices, [order, dim, dim]."""
+        return np.broadcast_to(np.eye(self.dim or 1), (order, self.dim or 1, self.dim or 1))
+
+    def restricted(self, embedding: tuple[int, ...]) -> "Identity":
+        """The same for some of the elements."""
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class Permutations:
+    """Entries change places: row g of `sources` says where each entry comes from."""
+
+    sources: Table
+
+    @property
+    def dim(self) -> int:
+        """How many entries are permuted."""
+        return self.sources.entries.shape[1]
+
+    def __call__(self, g: Any, x: jax.Array) -> jax.Array:
+        """The entries of `x` in their new places."""
+        return jnp.take(x, self.sources[g], axis=-1, mode="clip")
+
+    def matrices(self, order: int) -> np.ndarray:
+        """The permutation matrices, [order, dim, dim]."""
+        return np.eye(self.dim)[self.sources.entries]
+
+    def restricted(self, embedding: tuple[int, ...]) -> "Permutations":
+        """The same for some of the elements."""
+        return Permutations(Table(self.sources.entries[list(embedding)]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Matrices:
+    """A matrix for each element."""
+
+    table: Table
+
+    @property
+    def dim(self) -> int:
+        """The size of the matrices."""
+        return self.table.entries.shape[1]
+
+    def __call__(self, g: Any, x: jax.Array) -> jax.Array:
+        """The matrix of `g` times the last axis of `x`."""
+        return _times(self.table[g], x)
+
+    def matrices(self, order: int) -> np.ndarray:
+        """The matrices, [order, dim, dim]."""
+        return self.table.entries
+
+    def restricted(self, embedding: tuple[int, ...]) -> "Matrices":
+        """The same for some of the elements."""
+        return Matrices(Table(self.table.entries[list(embedding)]))
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixFunction:
+    """A matrix for each matrix of a continuous group."""
+
+    fn: Callable
+    dim: int
+
+    def __call__(self, g: Any, x: jax.Array) -> jax.Array:
+        """fn(g) times the last axis of `x`."""
+        return _times(self.fn(g), x)
+
+    def matrices(self, elements: Any) -> np.ndarray:
+        """The matrices of the given elements, on the host."""
+        with jax.ensure_compile_time_eval():
+            return np.array([np.asarray(self.fn(R)) for R in jnp.asarray(elements)])
+
+
+Channels = Identity | Permutations | Matrices | MatrixFunction
+
+
+def check_fits(channels: Channels, shape: tuple[int, ...], argument: str = "x") -> None:
+    """Refuse arrays whose last axis `channels` cannot act on."""
+    if channels.dim is not None and (not shape or shape[-1] != channels.dim):
+        fix = "The representation acts on the last axis; axes before it are a batch."
+        raise refusal(argument, expected=f"an array with {channels.dim} entries on its last axis", got=shape, fix=fix)
+
+
+def _times(matrix: Any, x: jax.Array) -> jax.Array:
+    """The matrix times x over the last axis, in the precision of x."""
+    dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
+    if jnp.iscomplexobj(matrix):
+        dtype = jnp.promote_types(dtype, jnp.complex64)
+    matrix, x = jnp.asarray(matrix).astype(dtype), x.astype(dtype)
+    return jnp.einsum("ij,...j->...i", matrix, x, precision=jax.lax.Precision.HIGHEST)

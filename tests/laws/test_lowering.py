@@ -1,0 +1,29 @@
+"""What groups and representations compute lowers for the devices that are not here."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import export
+
+from ntk_equiv import augment, groups, reps
+
+IMAGES = jnp.ones((2, 5, 5, 2), jnp.float32)
+VECTORS = jnp.ones((2, 3), jnp.float32)
+TURNS = reps.rot90(groups.dihedral(4))
+COMPUTATIONS = {
+    "quarter turns": (TURNS, (1, IMAGES)),
+    "rotations": (reps.rotate(groups.cyclic(8)).orbit, (IMAGES,)),
+    "matrices": (reps.matrix(groups.polyhedral("I")).orbit, (VECTORS,)),
+    "kernels": (TURNS.spatial((3, 3)).both, (1, jnp.ones((2, 2, 3, 3, 3, 3)))),
+    "Haar samples": (lambda key: groups.SO3.sample(key, 4), (jax.random.key(0),)),
+    "distances": (groups.SO3.distance, (jnp.eye(3), jnp.eye(3))),
+    "augmented data": (lambda x, y: augment(x, y, TURNS).x, (IMAGES, jnp.zeros(2))),
+    "permutation matrices": (lambda g: augment(IMAGES, jnp.zeros(2), TURNS).permutation_matrix(g), (1,)),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTATIONS)
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_lowers(name, platform) -> None:
+    function, arguments = COMPUTATIONS[name]
+    assert export.export(jax.jit(function), platforms=[platform])(*arguments).platforms == (platform,)
