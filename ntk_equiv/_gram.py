@@ -16,13 +16,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from tqdm.auto import tqdm
 
 from ntk_equiv._check import is_concrete, positive_integer, refusal
 from ntk_equiv._typing import Get, Inputs, KernelFn
 
 # Large enough to keep all cores busy, small enough for a few such arrays to stay in cache.
-ENTRIES_PER_TILE = 2**18
+ENTRIES_PER_TILE = 160_000
 TILES_UNDER_WAY = 4
 
 Index = int | jax.Array
@@ -79,13 +80,14 @@ def gram(
     sizes = min(size, n1), min(size, n2)
     corners = _corners((n1, n2), sizes, symmetric=symmetric)
     tiles = _evaluated(halves, left, right, corners, sizes, get)
-    result = None
+    result: _InHostMemory | _InDeviceMemory | None = None
     for (row, column), block in tqdm(zip(corners, tiles, strict=True), total=len(corners), disable=not progress):
-        result = _allocated(block, n1, n2) if result is None else result
-        result = _placed(result, block, row, column, symmetric, symmetric and row == column)
-        if progress:  # Dispatch runs ahead of the work; a bar that is looked at should not.
-            jax.block_until_ready(result)
-    return result
+        if result is None:
+            kind = _InHostMemory if jax.default_backend() == "cpu" else _InDeviceMemory
+            result = kind(block, n1, n2, symmetric)
+        result.place(block, row, column)
+    assert result is not None
+    return result.arrays()
 
 
 @jax.tree_util.register_dataclass
@@ -133,31 +135,70 @@ def _tile(halves: Any, left: Any, right: Any, row: Index, column: Index, sizes: 
     return halves.pairs(cut(left, row, sizes[0]), cut(right, column, sizes[1]), get)
 
 
+class _InHostMemory:
+    """The result where it is cheapest to write on a CPU: in NumPy arrays that JAX takes over without a copy."""
+
+    def __init__(self, block: Any, n1: int, n2: int, symmetric: bool):
+        self.symmetric = symmetric
+        self.whole = jax.tree.map(lambda k: _aligned((n1, n2, *k.shape[2:]), k.dtype), block)
+
+    def place(self, block: Any, row: int, column: int) -> None:
+        def write(whole: np.ndarray, part: jax.Array) -> None:
+            diagonal = self.symmetric and row == column
+            values = np.asarray(part)
+            values = _symmetrized(values) if diagonal else values
+            whole[row : row + values.shape[0], column : column + values.shape[1]] = values
+            if self.symmetric and not diagonal:
+                whole[column : column + values.shape[1], row : row + values.shape[0]] = _mirrored(values)
+
+        jax.tree.map(write, self.whole, block)
+
+    def arrays(self) -> Any:
+        return jax.device_put(self.whole)
+
+
+class _InDeviceMemory:
+    """The result in the memory of an accelerator, updated in place."""
+
+    def __init__(self, block: Any, n1: int, n2: int, symmetric: bool):
+        self.symmetric = symmetric
+        self.whole = jax.tree.map(lambda k: jnp.zeros((n1, n2, *k.shape[2:]), k.dtype), block)
+
+    def place(self, block: Any, row: int, column: int) -> None:
+        self.whole = _updated(self.whole, block, row, column, self.symmetric, self.symmetric and row == column)
+
+    def arrays(self) -> Any:
+        return self.whole
+
+
 @partial(jax.jit, static_argnames=("symmetric", "diagonal"), donate_argnums=0)
-def _placed(result: Any, block: Any, row: Index, column: Index, symmetric: bool, diagonal: bool) -> Any:
-    def place(whole: jax.Array, part: jax.Array) -> jax.Array:
+def _updated(whole: Any, block: Any, row: Index, column: Index, symmetric: bool, diagonal: bool) -> Any:
+    def write(whole: jax.Array, part: jax.Array) -> jax.Array:
         rest = (0,) * (part.ndim - 2)
-        # The two triangles of a tile on the diagonal may differ by rounding.
         whole = jax.lax.dynamic_update_slice(whole, _symmetrized(part) if diagonal else part, (row, column, *rest))
         if not symmetric or diagonal:
             return whole
         return jax.lax.dynamic_update_slice(whole, _mirrored(part), (column, row, *rest))
 
-    return jax.tree.map(place, result, block)
+    return jax.tree.map(write, whole, block)
 
 
-def _allocated(block: Any, n1: int, n2: int) -> Any:
-    return jax.tree.map(lambda k: jnp.zeros((n1, n2, *k.shape[2:]), k.dtype), block)
+def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An uninitialised array that starts at a multiple of 64 bytes, as JAX wants it."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def _mirrored(k: jax.Array) -> jax.Array:
+def _mirrored(k: Any) -> Any:
     """The kernels of exchanged samples: sample axes swapped, and the two positions of each spatial axis too."""
-    axes = [1, 0, *(axis ^ 1 for axis in range(2, k.ndim))]
-    return jnp.transpose(k, axes)
+    return k.transpose([axis ^ 1 for axis in range(k.ndim)])
 
 
-def _symmetrized(k: jax.Array) -> jax.Array:
-    return (k + _mirrored(k)) / 2 if k.shape[0] == k.shape[1] else k
+def _symmetrized(k: Any) -> Any:
+    """A block on the diagonal, whose two triangles may differ by rounding."""
+    return (k + _mirrored(k)) / 2
 
 
 def _corners(shape: tuple[int, int], sizes: tuple[int, int], *, symmetric: bool) -> list[tuple[int, int]]:
@@ -187,7 +228,7 @@ def _count(x: Inputs, argument: str) -> int:
 
 def _check_finite(x: Inputs | None, argument: str) -> None:
     for leaf in jax.tree.leaves(x):
-        bad = ~jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(axis=1)
+        bad = np.asarray(_not_finite(leaf))
         if bad.any():
             raise refusal(
                 argument,
@@ -195,3 +236,8 @@ def _check_finite(x: Inputs | None, argument: str) -> None:
                 got=f"NaN or infinity in {int(bad.sum())} of {bad.size} samples, first in sample {int(bad.argmax())}",
                 fix="Remove or repair these samples.",
             )
+
+
+@jax.jit
+def _not_finite(samples: jax.Array) -> jax.Array:
+    return ~jnp.isfinite(samples).reshape(samples.shape[0], -1).all(axis=1)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from ntk_equiv._check import positive_integer, refusal
@@ -20,7 +21,7 @@ from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
 from ntk_equiv.stax._dense import check_parameterization, variance
 from ntk_equiv.stax._network import Network, network
 from ntk_equiv.stax._rule import Trace, Trainable, rule, static
-from ntk_equiv.stax._state import Pairs, Points
+from ntk_equiv.stax._state import Need, Pairs, Points, materialize
 from ntk_equiv.stax._window import Window
 
 
@@ -39,6 +40,11 @@ class Convolution(Trainable):
 
     def output(self, points: Points) -> Points:
         return dataclasses.replace(super().output(points), grid=self.window.output(points.grid))
+
+    def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
+        after = super().pairs(pairs, left, right, need)
+        nngp, ntk = materialize((after.nngp, after.ntk), jnp.asarray(self.W_var))
+        return dataclasses.replace(after, nngp=nngp, ntk=ntk)
 
     def spread(self, k: Array, pairs: Pairs, left: Trace, right: Trace) -> Array:
         return self.window.joint_sum(k, pairs.batch_axes, full=pairs.full) / math.prod(self.window.shape)

@@ -23,9 +23,9 @@ from ntk_equiv.stax._arc import SNAP, snapped
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._graph_input import Graph, as_graph
 from ntk_equiv.stax._rule import Rule
-from ntk_equiv.stax._state import COVARIANCE, NOTHING, Need, Pairs, Points, materialize, safe_sqrt
+from ntk_equiv.stax._state import COVARIANCE, NOTHING, Need, Pairs, Points, inverse_root, materialize, safe_sqrt
 
-OUTPUT = Need(full_pairs=True)
+OUTPUT = Need(full_pairs=True, stored=False)
 # Inner products of more terms than this can be off by more than activations take for rounding.
 LONG = 256
 
@@ -192,7 +192,7 @@ def _points(rule: Rule, x: Inputs) -> Any:
     cov = None if need.points == NOTHING else _covariance(nodes, nodes, paired=True, full=True) if full else norms
     points = Points(cov, adjacency, grid=nodes.shape[1:-1], full=full, gaussian=False)
     _, trace = rule.points(points, OUTPUT)
-    return {"nodes": nodes, "roots": safe_sqrt(norms), "trace": trace}
+    return {"nodes": nodes, "root": safe_sqrt(norms), "inverse_root": inverse_root(norms), "trace": trace}
 
 
 @partial(jax.jit, static_argnames="get")
@@ -201,9 +201,8 @@ def _pairs(rule: Rule, left: Any, right: Any, get: Any) -> Any:
     full = need.full_pairs and left["nodes"].ndim > 2
     nngp = _covariance(left["nodes"], right["nodes"], paired=False, full=full)
     pairs = Pairs(nngp, None, None, full=full, with_ntk=get != "nngp" and get != ("nngp",))
-    features = left["nodes"].shape[-1]
-    if need.gap or features > LONG:
-        pairs = _with_gap(pairs, pairs.on_left(left["roots"]), pairs.on_right(right["roots"]), features)
+    if need.gap or left["nodes"].shape[-1] > LONG:
+        pairs = _with_gap(pairs, left, right)
     return select(_finished(rule.pairs(pairs.fitted(need), left["trace"], right["trace"], OUTPUT)), get)
 
 
@@ -240,13 +239,12 @@ def _covariance(x1: Array, x2: Array, *, paired: bool, full: bool) -> Array:
     return jnp.einsum(subscripts, x1, x2, precision=lax.Precision.HIGHEST) / x1.shape[-1]
 
 
-def _with_gap(pairs: Pairs, left: Array, right: Array, features: int) -> Pairs:
-    """Gaps of the cosines of inputs with root mean squares `left` and `right`; parallel up to rounding is parallel.
+def _with_gap(pairs: Pairs, left: Any, right: Any) -> Pairs:
+    """Gaps of the cosines of inputs; inputs that are parallel up to rounding count as parallel.
 
     The rounding error of an inner product grows with the square root of its length.
     """
-    scale = left * right
-    positive = scale > 0
-    cosine = jnp.where(positive, pairs.nngp / jnp.where(positive, scale, 1), 0)
-    cosine = snapped(cosine, jnp.finfo(pairs.nngp.dtype).eps * max(SNAP, features**0.5))
-    return replace(pairs, nngp=scale * cosine, gap=1 - cosine)
+    tolerance = jnp.finfo(pairs.nngp.dtype).eps * max(SNAP, left["nodes"].shape[-1] ** 0.5)
+    cosine = pairs.nngp * pairs.on_left(left["inverse_root"]) * pairs.on_right(right["inverse_root"])
+    cosine = snapped(cosine, tolerance)
+    return replace(pairs, nngp=pairs.on_left(left["root"]) * pairs.on_right(right["root"]) * cosine, gap=1 - cosine)

@@ -56,7 +56,7 @@ class PiecewiseLinear(Activation):
         if need.gap:
             gap, ntk = materialize((gap, ntk), left["q"])
         nngp = moment * on_left["root"] * on_right["root"] * (1 - gap)
-        if not need.gap:
+        if need.stored and not need.gap:
             nngp, ntk = materialize((nngp, ntk), left["q"])
         return replace(pairs, nngp=nngp, ntk=ntk, gap=gap)
 

@@ -79,7 +79,7 @@ class Linear(Rule):
     """A layer that is linear in its input: subclasses define `spread`, the action of L on kernels."""
 
     def need(self, need: Need) -> Need:
-        return dataclasses.replace(need, gap=False)
+        return dataclasses.replace(need, gap=False, stored=True)
 
     def spread(self, k: Array, pairs: Pairs, left: Trace, right: Trace) -> Array:
         """L applied to one kernel array laid out as `pairs.nngp`."""
@@ -163,7 +163,8 @@ class Activation(Rule):
         on_right = jax.tree.map(pairs.on_right, right)
         nngp, derivative = self.dual(pairs.nngp, on_left, on_right)
         ntk = None if pairs.ntk is None else pairs.ntk * derivative
-        nngp, ntk = materialize((nngp, ntk), left["q"])
+        if need.stored:
+            nngp, ntk = materialize((nngp, ntk), left["q"])
         return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=None)
 
 

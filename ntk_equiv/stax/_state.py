@@ -100,17 +100,19 @@ class Need:
         full_pairs: all pairs of positions, or only equal ones.
         points: how much about single samples: `NOTHING`, their `VARIANCE` or their `COVARIANCE`.
         gap: whether the gaps of cosines are welcome.
+        stored: whether it should be stored before use, because it will be read more than once.
     """
 
     full_pairs: bool
     points: int = NOTHING
     gap: bool = False
+    stored: bool = True
 
 
 def merge_needs(needs: Any) -> Need:
     """The least that satisfies all of several needs."""
     full_pairs, gap = any(n.full_pairs for n in needs), any(n.gap for n in needs)
-    return Need(full_pairs, max(n.points for n in needs), gap)
+    return Need(full_pairs, max(n.points for n in needs), gap, stored=True)
 
 
 def diagonal(k: Array, batch_axes: int) -> Array:
