@@ -129,7 +129,7 @@ def _on(device: jax.Device, block: Any) -> Any:
 
 @partial(jax.jit, static_argnames=("sizes", "get"))
 def _tile(halves: Any, left: Any, right: Any, row: Index, column: Index, sizes: tuple[int, int], get: Any) -> Any:
-    def cut(tree: Any, start: int, size: int) -> Any:
+    def cut(tree: Any, start: Index, size: int) -> Any:
         return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), tree)
 
     return halves.pairs(cut(left, row, sizes[0]), cut(right, column, sizes[1]), get)

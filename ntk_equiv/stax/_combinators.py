@@ -116,7 +116,8 @@ class Sum(Rule):
         _check_summands(points)
         first = points[0]
         cov = None if first.cov is None else sum(p.cov for p in points)
-        return dataclasses.replace(first, cov=cov, gaussian=all(p.gaussian for p in points)), ()
+        summed = dataclasses.replace(first, gaussian=all(p.gaussian for p in points))
+        return summed.with_cov(cov, full=first.full), ()
 
     def pairs(self, pairs: tuple[Pairs, ...], left: Trace, right: Trace, need: Any) -> Pairs:
         ntks = [p.ntk for p in pairs if p.ntk is not None]

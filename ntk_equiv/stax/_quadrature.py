@@ -42,8 +42,8 @@ class Quadrature(Activation):
     def second_moment(self, q: Array) -> Array:
         nodes, weights = np.polynomial.hermite.hermgauss(self.degree)
         root = safe_sqrt(q)
-        values = (w * jnp.square(self.function(math.sqrt(2) * x * root)) for x, w in zip(nodes, weights, strict=True))
-        return sum(values) / math.sqrt(math.pi)
+        rule = zip(nodes.tolist(), weights.tolist(), strict=True)
+        return sum(w / math.sqrt(math.pi) * jnp.square(self.function(math.sqrt(2) * x * root)) for x, w in rule)
 
     def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
         gap = gap_of(k * left["inverse_root"] * right["inverse_root"])

@@ -72,7 +72,7 @@ class Rule:
             return after, trace
         alone = Pairs(points.cov, None, None, full=points.full, with_ntk=False, paired=True)
         alone = self.pairs(alone, trace, trace, need)
-        return dataclasses.replace(after, cov=alone.nngp, full=alone.full), trace
+        return after.with_cov(alone.nngp, full=alone.full), trace
 
 
 class Linear(Rule):
@@ -156,7 +156,7 @@ class Activation(Rule):
         trace = self.trace(points)
         if points.full:
             return super().points(points, need)
-        return dataclasses.replace(after, cov=self.second_moment(points.variance())), trace
+        return after.with_cov(self.second_moment(points.variance())), trace
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         on_left = jax.tree.map(pairs.on_left, left)
