@@ -73,7 +73,7 @@ def gram(
         return jax.tree.map(_symmetrized, whole) if symmetric else whole
     _check_finite(x1, "x1")
     _check_finite(x2, "x2")
-    halves = kernel_fn if hasattr(kernel_fn, "pairs") else _Guest(kernel_fn)
+    halves: Any = kernel_fn if hasattr(kernel_fn, "pairs") else _Guest(kernel_fn)
     size = _tile_size(halves, x1) if tile is None else positive_integer(tile, "tile")
     left = halves.points(x1)
     right = left if symmetric else halves.points(x2)

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ntk_equiv import gram, interop, stax
-from ntk_equiv import _gram
+from ntk_equiv import _gram, gram, interop, stax
 from tests.tolerances import ORACLE, assert_close
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(7, 3)))
@@ -70,8 +69,11 @@ def test_results_in_device_memory_are_the_same(monkeypatch):
     """The route of accelerators, taken on purpose on the CPU."""
     expected = gram(KERNEL_FN, X, tile=3), gram(KERNEL_FN, X, Y, tile=3)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    for a, b in zip(jax.tree.leaves((gram(KERNEL_FN, X, tile=3), gram(KERNEL_FN, X, Y, tile=3))),
-                    jax.tree.leaves(expected), strict=True):
+    for a, b in zip(
+        jax.tree.leaves((gram(KERNEL_FN, X, tile=3), gram(KERNEL_FN, X, Y, tile=3))),
+        jax.tree.leaves(expected),
+        strict=True,
+    ):
         assert_close(a, b, {"float64": 1e-15})
 
 
@@ -138,7 +140,6 @@ print(float(abs(gram(kernel_fn, x, get="ntk", tile=3) - kernel_fn(x, None, "ntk"
 def test_several_devices_share_the_tiles():
     environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=3", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", ON_THREE_DEVICES]
-
 
     result = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

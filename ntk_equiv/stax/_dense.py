@@ -44,7 +44,7 @@ class Affine(Trainable):
         if after.cov is None or after.full or self.b_var is None:
             return after, trace
         weight, bias = (jnp.asarray(v, after.cov.dtype) for v in (self.W_var, self.b_var))
-        signal = weight * points.cov
+        signal = weight * jnp.asarray(points.cov)
         added = after.cov - signal
         residue = (signal - (after.cov - added)) + (bias - added)
         carried = 0 if points.residue is None else weight * points.residue

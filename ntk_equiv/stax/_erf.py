@@ -15,11 +15,11 @@ from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._arc import arcsin
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import Activation, rule
+from ntk_equiv.stax._rule import DualActivation, rule
 
 
 @rule
-class ErrorFunction(Activation):
+class ErrorFunction(DualActivation):
     """A scaled and shifted error function."""
 
     a: Any

@@ -163,7 +163,7 @@ def select(kernel: Kernel, get: str | tuple[str, ...]) -> Any:
 
 @cache
 def _record(names: tuple[str, ...]) -> Any:
-    return Kernel if names == Kernel._fields else namedtuple("Kernel", names)  # type: ignore[misc]
+    return Kernel if names == Kernel._fields else namedtuple("Kernel", names)
 
 
 def _input_need(rule: Rule) -> Need:
@@ -215,7 +215,7 @@ def _radial(rule: Rule, q1: Array, q2: Array, cosine: Array, get: Any) -> Any:
     nngp = cosine * safe_sqrt(q1) * safe_sqrt(q2)
     pairs = Pairs(nngp, None, 1 - cosine, full=False, with_ntk=True, paired=True)
     kernel = _finished(rule.pairs(pairs.fitted(_input_need(rule)), left, right, OUTPUT))
-    return select(Kernel(*(k.reshape(shape) for k in kernel)), get)
+    return jax.tree.map(lambda k: k.reshape(shape), select(kernel, get))
 
 
 def _finished(pairs: Any) -> Kernel:

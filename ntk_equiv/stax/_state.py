@@ -86,10 +86,8 @@ class Pairs:
         pairs = self if need.gap else dataclasses.replace(self, gap=None)
         if not self.full or need.full_pairs:
             return pairs
-        nngp, ntk, gap = (
-            None if k is None else diagonal(k, self.batch_axes) for k in (pairs.nngp, pairs.ntk, pairs.gap)
-        )
-        return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=gap, full=False)
+        ntk, gap = (None if k is None else diagonal(k, self.batch_axes) for k in (pairs.ntk, pairs.gap))
+        return dataclasses.replace(pairs, nngp=diagonal(pairs.nngp, self.batch_axes), ntk=ntk, gap=gap, full=False)
 
     def on_left(self, v: Array) -> Array:
         """A per-sample quantity `[n1, *grid]` shaped to broadcast along the left sample of each pair."""

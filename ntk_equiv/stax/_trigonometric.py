@@ -1,7 +1,7 @@
 """Sine and cosine, φ(x) = a sin(b x + c).
 
-    E[φφ]   = (a²/2)  [ e⁻ − cos(2c) e⁺ ]
-    E[φ'φ'] = (a²b²/2)[ e⁻ + cos(2c) e⁺ ],        e^∓ = exp(−b² (q + q' ∓ 2k) / 2)
+E[φφ]   = (a²/2)  [ e⁻ − cos(2c) e⁺ ]
+E[φ'φ'] = (a²b²/2)[ e⁻ + cos(2c) e⁺ ],        e^∓ = exp(−b² (q + q' ∓ 2k) / 2)
 """
 
 import math
@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import Activation, rule
+from ntk_equiv.stax._rule import DualActivation, rule
 
 
 @rule
-class Sinusoid(Activation):
+class Sinusoid(DualActivation):
     """A sine of any amplitude, frequency and phase."""
 
     a: Any
