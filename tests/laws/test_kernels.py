@@ -10,6 +10,8 @@ from tests.architectures import ARCHITECTURES
 from tests.tolerances import ROUNDING, assert_close
 
 every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
+# Compiling tiles and derivatives of all of them would take minutes; every fourth is a fair sample of layers.
+a_sample_of_architectures = pytest.mark.parametrize("architecture", ARCHITECTURES[::4], ids=lambda a: a.name)
 
 
 def inputs(architecture, seed, n):
@@ -36,7 +38,7 @@ def test_symmetric_and_positive_semidefinite(architecture):
         assert eigenvalues[0] > -1e-12 * eigenvalues[-1]
 
 
-@every_architecture
+@a_sample_of_architectures
 def test_tiles_make_no_difference(architecture):
     kernel_fn = architecture.build(stax)[2]
     x, y = inputs(architecture, 0, 5), inputs(architecture, 1, 3)
@@ -48,25 +50,40 @@ def test_tiles_make_no_difference(architecture):
         assert np.array_equal(as_matrix(s), as_matrix(s).T)
 
 
+def slope_along(kernel_fn, x, direction):
+    """Derivative of the sum of Θ(x, x) along a direction of the features."""
+    with_nodes = lambda nodes: x._replace(nodes=nodes) if isinstance(x, stax.Graph) else nodes  # noqa: E731
+    total = lambda step: jnp.sum(kernel_fn(with_nodes(nodes_of(x) + step * direction), None, "ntk"))  # noqa: E731
+    return jax.grad(total)(0.0), total
+
+
+def nodes_of(x):
+    return x.nodes if isinstance(x, stax.Graph) else x
+
+
 @every_architecture
-def test_jit_vmap_and_grad_go_through(architecture):
+def test_transformations_trace(architecture):
     kernel_fn = architecture.build(stax)[2]
     x = inputs(architecture, 0, 2)
-    expected = kernel_fn(x, None, "ntk")
-    assert_close(jax.jit(lambda x: kernel_fn(x, None, "ntk"))(x), expected, {"float64": 1e-13})
+    batched = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), x)
+    shape = jax.eval_shape(kernel_fn, x).ntk.shape
+    assert jax.eval_shape(jax.jit(jax.vmap(lambda x: kernel_fn(x, None, "ntk"))), batched).shape == (3, *shape)
+    direction = jnp.ones_like(nodes_of(x))
+    assert jax.eval_shape(lambda x: slope_along(kernel_fn, x, direction)[0], x).shape == ()
+
+
+@a_sample_of_architectures
+def test_vmap_and_grad_are_right(architecture):
+    kernel_fn = architecture.build(stax)[2]
+    x = inputs(architecture, 0, 2)
     batched = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), x)
-    assert_close(jax.vmap(lambda x: kernel_fn(x, None, "ntk"))(batched)[1], expected, {"float64": 1e-13})
-
-    def total(nodes):
-        return jnp.sum(kernel_fn(x._replace(nodes=nodes) if isinstance(x, stax.Graph) else nodes, None, "ntk"))
-
-    nodes = x.nodes if isinstance(x, stax.Graph) else x
-    direction = jnp.asarray(np.random.default_rng(2).normal(size=nodes.shape))
-    slope = jnp.sum(jax.grad(total)(nodes) * direction)
-    step = 1e-6
-    difference = (total(nodes + step * direction) - total(nodes - step * direction)) / (2 * step)
+    mapped = jax.vmap(lambda x: kernel_fn(x, None, "ntk"))(batched)
+    assert_close(mapped[1], kernel_fn(x, None, "ntk"), {"float64": 1e-13})
+    direction = jnp.asarray(np.random.default_rng(2).normal(size=nodes_of(x).shape))
     # The pairs (x, x) are on the diagonal all along, where the kernel is smooth although each of its arguments is not.
-    np.testing.assert_allclose(slope, difference, rtol=1e-6)
+    slope, total = slope_along(kernel_fn, x, direction)
+    step = 1e-6
+    np.testing.assert_allclose(slope, (total(step) - total(-step)) / (2 * step), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["relu-3", "erf-4", "conv-same-flatten", "conv-gap", "graph-pooled"])

@@ -4,9 +4,19 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import pytest
 
 from ntk_equiv import interop, stax
+
+
+@pytest.fixture(autouse=True)
+def as_users_run_it():
+    """Without the checks of annotations, which would catch wrong types before the library does."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
 
 DENSE = stax.serial(stax.Dense(4), stax.Relu(), stax.Dense(1))[2]
 CONV = stax.serial(stax.Conv(4, (3, 3)), stax.Relu(), stax.Flatten())[2]
