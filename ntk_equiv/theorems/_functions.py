@@ -59,8 +59,8 @@ def assert_equivariant(
         >>> theorems.assert_equivariant(lambda x: jnp.abs(x[..., 0]), turn, None, x)
         Traceback (most recent call last):
         ...
-        AssertionError: fn(ρ_X(g)x) = fn(x), checked for 4 elements of C4 in SO(2): off by at most 1, 0.25 of the largest
-        entry, worst for r (element 1) at entry (0,). Allowed: ... of it.
+        AssertionError: fn(ρ_X(g)x) = fn(x), checked for 4 elements of C4 in SO(2): off by at most 1, 0.25 of the
+        largest entry, worst for r (element 1) at entry (0,). Allowed: ... of it.
     """
     check_known(x, "x")
     found, precision = _equivariance(fn, rep_x, rep_y, x, elements)

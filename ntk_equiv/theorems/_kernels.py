@@ -70,10 +70,23 @@ def kernel_transformation(
 
     def sides() -> Iterator[tuple]:
         for g in chosen.tolist() if isinstance(rep_x.group, FiniteGroup) else chosen:
-            moved = rep_x(g, x1), None if x2 is None else rep_x(g, x2)
-            yield gram(kernel_fn, *moved, tuple(STATEMENTS)), [grid.both(g, kernel) for kernel in kernels]
+            moved1, moved2 = _acted(rep_x, g, (x1, x2))
+            yield gram(kernel_fn, moved1, moved2, tuple(STATEMENTS)), both_sides(grid, g, tuple(kernels))
 
     return measured(STATEMENTS, rep_x.group, chosen, sides())
+
+
+# Compiled, because on its own every gather and transposition of a new shape is a program of its own.
+@jax.jit
+def _acted(rep_x: Representation, g: Any, x: tuple) -> tuple:
+    x1, x2 = x
+    return rep_x(g, x1), None if x2 is None else rep_x(g, x2)
+
+
+@jax.jit
+def both_sides(grid: GridAction, g: Any, kernels: tuple) -> tuple:
+    """ρ_K(g) K ρ_K(g)ᵀ of each kernel."""
+    return tuple(grid.both(g, kernel) for kernel in kernels)
 
 
 def check_known(x: Any, argument: str) -> None:

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv._check import refusal
 from ntk_equiv._gram import gram
 from ntk_equiv._typing import Get, KernelFn
 from ntk_equiv.orbits import AugmentedSet
-from ntk_equiv.theorems._kernels import check_known, output_grid
+from ntk_equiv.theorems._kernels import both_sides, check_known, output_grid
 from ntk_equiv.theorems._violation import Violation, measured
 
 STATEMENT = "function of the Gram matrix: Π(g) F = ρ_K(g) F Π(g) ρ_K(g)ᵀ"
@@ -64,9 +63,8 @@ def shift_of_permutation(
         fix = "Make one with `augment(x, y, rep_x)`."
         raise refusal("train", expected="an augmented set", got=type(train).__name__, fix=fix)
     check_known((train.base_x, train.base_y), "train")
-    # Asked of every other set, the permutation of any element explains why there is none.
-    shifts = {g: np.asarray(train.permutation(g)) for g in train.elements or (0,)}
-    kernels = gram(kernel_fn, train.x, None, get)
+    shifts = _permutations(train)
+    kernels = gram(kernel_fn, _points(train), None, get)
     kernels = (kernels,) if isinstance(kernels, jax.Array) else tuple(kernels)
     shape = kernels[0].shape
     grid = output_grid(train.rep_x, shape)
@@ -74,26 +72,44 @@ def shift_of_permutation(
 
     def sides() -> Iterator[tuple]:
         for g, shift in shifts.items():
-            yield [value[shift]], [grid.both(g, value[:, np.argsort(shift)])]
+            yield [value[shift]], both_sides(grid, g, (value[:, np.argsort(shift)],))
 
     return measured({"F": STATEMENT}, train.group, tuple(shifts), sides())
 
 
+def _permutations(train: AugmentedSet) -> dict[int, np.ndarray]:
+    """π_g for the elements of the subgroup that augments."""
+    if train.elements is None:
+        train.permutation(0)  # refuses, and says why
+    assert train.elements is not None
+    return dict(zip(train.elements, np.asarray(_all_permutations(train, np.array(train.elements))), strict=True))
+
+
+@jax.jit
+def _all_permutations(train: AugmentedSet, elements: jax.Array) -> jax.Array:
+    return jax.vmap(train.permutation)(elements)
+
+
+@jax.jit
+def _points(train: AugmentedSet) -> Any:
+    return train.x
+
+
 def _joint(kernel: jax.Array) -> jax.Array:
     """[N, N, h, h', w, w'] as a matrix over (sample, position)."""
-    axes = tuple(range(0, kernel.ndim, 2)) + tuple(range(1, kernel.ndim, 2))
+    axes = (*range(0, kernel.ndim, 2), *range(1, kernel.ndim, 2))
     return kernel.transpose(axes).reshape(math.prod(kernel.shape[::2]), -1)
 
 
-def _apart(matrix: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _apart(matrix: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """The inverse of `_joint`."""
     half = len(shape) // 2
     axes = [axis for pair in zip(range(half), range(half, 2 * half), strict=True) for axis in pair]
     return matrix.reshape(*shape[::2], *shape[1::2]).transpose(axes)
 
 
-def _checked(F: Callable[..., Any], matrices: list[jax.Array]) -> jax.Array:
-    value = jnp.asarray(F(*matrices))
+def _checked(F: Callable[..., Any], matrices: list[jax.Array]) -> np.ndarray:
+    value = np.asarray(F(*matrices))
     if value.shape != matrices[0].shape:
         expected = f"a function that returns a matrix {matrices[0].shape}"
         fix = "It is given Gram matrices over all pairs (sample, position), and returns one of the same shape."
