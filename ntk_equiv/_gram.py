@@ -73,7 +73,7 @@ def gram(
         return jax.tree.map(_symmetrized, whole) if symmetric else whole
     _check_finite(x1, "x1")
     _check_finite(x2, "x2")
-    halves = kernel_fn if hasattr(kernel_fn, "pairs") else _Guest(kernel_fn)
+    halves: Any = kernel_fn if hasattr(kernel_fn, "pairs") else _Guest(kernel_fn)
     size = _tile_size(halves, x1) if tile is None else positive_integer(tile, "tile")
     left = halves.points(x1)
     right = left if symmetric else halves.points(x2)
@@ -129,7 +129,7 @@ def _on(device: jax.Device, block: Any) -> Any:
 
 @partial(jax.jit, static_argnames=("sizes", "get"))
 def _tile(halves: Any, left: Any, right: Any, row: Index, column: Index, sizes: tuple[int, int], get: Any) -> Any:
-    def cut(tree: Any, start: int, size: int) -> Any:
+    def cut(tree: Any, start: Index, size: int) -> Any:
         return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), tree)
 
     return halves.pairs(cut(left, row, sizes[0]), cut(right, column, sizes[1]), get)

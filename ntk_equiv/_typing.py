@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import numpy as np
 
 Array = jax.Array
 Inputs = Any
@@ -32,6 +33,9 @@ class KernelFn(Protocol):
     def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None) -> Any:
         """Kernels of all pairs from `x1` and `x2` (from `x1` with itself if `x2` is `None`)."""
 
+
+Scalar = float | int | np.number | Array
+"""One real number: a Python one, or one that JAX may trace and differentiate."""
 
 InitFn = Callable[..., tuple[Any, Any]]
 ApplyFn = Callable[..., Any]

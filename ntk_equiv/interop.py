@@ -15,8 +15,6 @@ import warnings
 from collections.abc import Callable, Iterable
 from types import ModuleType
 
-import jax
-
 _MOVED_TO_EXTEND = ("ClosedJaxpr", "Jaxpr", "JaxprEqn", "Literal", "Primitive", "Var")
 
 

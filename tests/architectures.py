@@ -57,7 +57,8 @@ def _residual(stax: Any) -> Any:
 
 
 def _residual_conv(stax: Any) -> Any:
-    branch = stax.serial(stax.Conv(8, (3, 3), padding="SAME", b_std=0.1), stax.Relu(), stax.Conv(8, (3, 3), padding="SAME"))
+    first, second = stax.Conv(8, (3, 3), padding="SAME", b_std=0.1), stax.Conv(8, (3, 3), padding="SAME")
+    branch = stax.serial(first, stax.Relu(), second)
     shortcut = stax.Conv(8, (1, 1), W_std=0.7)
     block = stax.serial(stax.FanOut(2), stax.parallel(branch, shortcut), stax.FanInSum())
     return stax.serial(block, stax.Relu(), stax.GlobalAvgPool(), stax.Dense(1, 1.2, 0.1))
@@ -98,9 +99,11 @@ ARCHITECTURES = [
     Architecture("cos", mlp(lambda s: s.Cos(0.9, 1.1, 0.2), 2), (7,)),
     Architecture("sin-defaults", mlp(lambda s: s.Sin(), 1), (7,)),
     Architecture(
-        "numerical", mlp(lambda s: s.ElementwiseNumerical(lambda x: jnp.exp(-x**2 / 8) * (1 + x), 40), 1, 0.8), (7,)
+        "numerical", mlp(lambda s: s.ElementwiseNumerical(lambda x: jnp.exp(-(x**2) / 8) * (1 + x), 40), 1, 0.8), (7,)
     ),
-    Architecture("repeated", lambda s: s.serial(s.Dense(32), s.repeat(s.serial(s.Relu(), s.Dense(32, 1.3, 0.1)), 3)), (7,)),
+    Architecture(
+        "repeated", lambda s: s.serial(s.Dense(32), s.repeat(s.serial(s.Relu(), s.Dense(32, 1.3, 0.1)), 3)), (7,)
+    ),
     Architecture("residual", _residual, (7,)),
     Architecture("erf-after-relu", lambda s: s.serial(s.Dense(8), s.Erf(), s.Dense(8), s.Relu(), s.Dense(1)), (7,)),
     Architecture("ends-in-activation", lambda s: s.serial(s.Dense(8, 1.5), s.Relu()), (7,)),
@@ -109,7 +112,9 @@ ARCHITECTURES = [
     Architecture("conv-circular-flatten", cnn(_flatten, _dense, padding="CIRCULAR"), (5, 4, 1)),
     Architecture("conv-strided-valid", cnn(_flatten, _dense, strides=(2, 1)), (9, 6, 2)),
     Architecture("conv-strided-same", cnn(_flatten, _dense, strides=(2, 2), padding="SAME"), (7, 6, 2)),
-    Architecture("conv-strided-circular", cnn(_flatten, _dense, strides=(2, 2), padding="CIRCULAR", depth=1), (6, 5, 2)),
+    Architecture(
+        "conv-strided-circular", cnn(_flatten, _dense, strides=(2, 2), padding="CIRCULAR", depth=1), (6, 5, 2)
+    ),
     Architecture("conv-even-filter-same", cnn(_flatten, _dense, filter_shape=(2, 3), padding="SAME"), (5, 4, 2)),
     Architecture("conv-even-filter-circular", cnn(_gap, _dense, filter_shape=(2, 2), padding="CIRCULAR"), (4, 4, 2)),
     Architecture("conv-spatial-output", cnn(padding="SAME", depth=2), (4, 3, 2)),
@@ -117,22 +122,33 @@ ARCHITECTURES = [
     Architecture("conv-gap", cnn(_gap, _dense, padding="SAME"), (4, 5, 2)),
     Architecture("conv-gap-erf", cnn(_gap, _dense, padding="CIRCULAR", activation="Erf"), (4, 4, 2)),
     Architecture("conv-global-sum", cnn(lambda s: s.GlobalSumPool(), _dense), (5, 6, 2)),
-    Architecture("conv-gap-then-relu", cnn(_gap, _dense, lambda s: s.Relu(), _dense, padding="SAME", depth=1), (4, 4, 2)),
+    Architecture(
+        "conv-gap-then-relu", cnn(_gap, _dense, lambda s: s.Relu(), _dense, padding="SAME", depth=1), (4, 4, 2)
+    ),
     Architecture("conv-flatten-then-relu", cnn(_flatten, _dense, lambda s: s.Relu(), _dense, depth=1), (4, 5, 2)),
     Architecture(
         "conv-avgpool-conv",
         lambda s: s.serial(
-            s.Conv(8, (3, 3), padding="SAME", b_std=0.1), s.Relu(), s.AvgPool((2, 2), (2, 2)),
-            s.Conv(8, (2, 2), W_std=1.3), s.Relu(), s.Flatten(), s.Dense(1),
+            s.Conv(8, (3, 3), padding="SAME", b_std=0.1),
+            s.Relu(),
+            s.AvgPool((2, 2), (2, 2)),
+            s.Conv(8, (2, 2), W_std=1.3),
+            s.Relu(),
+            s.Flatten(),
+            s.Dense(1),
         ),
         (6, 6, 1),
     ),
     Architecture("avgpool-same", cnn(lambda s: s.AvgPool((3, 2), (2, 1), "SAME"), depth=1), (5, 5, 2)),
     Architecture("avgpool-edges", cnn(lambda s: s.AvgPool((3, 3), (2, 2), "SAME", True), depth=1), (7, 6, 2)),
-    Architecture("avgpool-circular", cnn(lambda s: s.AvgPool((2, 2), (1, 1), "CIRCULAR"), _flatten, depth=1), (6, 5, 2)),
+    Architecture(
+        "avgpool-circular", cnn(lambda s: s.AvgPool((2, 2), (1, 1), "CIRCULAR"), _flatten, depth=1), (6, 5, 2)
+    ),
     Architecture("sumpool", cnn(lambda s: s.SumPool((2, 2), (2, 2)), _flatten, _dense, depth=1), (6, 6, 2)),
     Architecture("conv-residual", _residual_conv, (4, 4, 2)),
-    Architecture("sequence", lambda s: s.serial(s.Conv(8, (3,), b_std=0.1), s.Relu(), s.GlobalAvgPool(), s.Dense(1)), (6, 2)),
+    Architecture(
+        "sequence", lambda s: s.serial(s.Conv(8, (3,), b_std=0.1), s.Relu(), s.GlobalAvgPool(), s.Dense(1)), (6, 2)
+    ),
     Architecture(
         "volume",
         lambda s: s.serial(s.Conv(8, (2, 2, 2), padding="SAME", b_std=0.1), s.Relu(), s.GlobalAvgPool(), s.Dense(1)),

@@ -25,7 +25,7 @@ from ntk_equiv.stax._kernel_fn import KernelFn
 from ntk_equiv.stax._network import Network
 from ntk_equiv.stax._pool import AvgPool, Flatten, GlobalAvgPool, GlobalSumPool, SumPool
 from ntk_equiv.stax._quadrature import ElementwiseNumerical
-from ntk_equiv.stax._relu import Abs, ABRelu, LeakyRelu, Relu
+from ntk_equiv.stax._relu import ABRelu, Abs, LeakyRelu, Relu
 from ntk_equiv.stax._trigonometric import Cos, Sin
 
 __all__ = [

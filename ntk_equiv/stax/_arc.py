@@ -81,7 +81,7 @@ def gap_of(c: Array) -> Array:
     >>> print(gap_of(jnp.array([-1 - 1e-16, 0.5, 1 - 1e-15])))
     [2.   0.5  0. ]
     """
-    return 1 - snapped(c, SNAP * jnp.finfo(c.dtype).eps)
+    return 1 - snapped(c, SNAP * float(jnp.finfo(c.dtype).eps))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))

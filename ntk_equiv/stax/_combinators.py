@@ -8,7 +8,6 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from ntk_equiv._check import positive_integer, refusal
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
@@ -115,12 +114,12 @@ class Sum(Rule):
     def points(self, points: tuple[Points, ...], need: Any) -> tuple[Points, Trace]:
         _check_summands(points)
         first = points[0]
-        cov = None if first.cov is None else sum(p.cov for p in points)
-        return dataclasses.replace(first, cov=cov, gaussian=all(p.gaussian for p in points)), ()
+        cov = _added([p.cov for p in points])
+        summed = dataclasses.replace(first, gaussian=all(p.gaussian for p in points))
+        return summed.with_cov(cov, full=first.full), ()
 
     def pairs(self, pairs: tuple[Pairs, ...], left: Trace, right: Trace, need: Any) -> Pairs:
-        ntks = [p.ntk for p in pairs if p.ntk is not None]
-        nngp, ntk = sum(p.nngp for p in pairs), sum(ntks) if ntks else None
+        nngp, ntk = _added([p.nngp for p in pairs]), _added([p.ntk for p in pairs])
         return dataclasses.replace(pairs[0], nngp=nngp, ntk=ntk, gap=None)
 
 
@@ -258,12 +257,20 @@ def _branches(value: Any, count: int) -> tuple:
     return value
 
 
+def _added(arrays: list[Any]) -> Any:
+    """The sum of those that are there; `None` if none is."""
+    present = [array for array in arrays if array is not None]
+    return sum(present[1:], present[0]) if present else None
+
+
 def _check_summands(points: tuple[Points, ...]) -> None:
     if not isinstance(points, tuple):
         raise refusal("layers", expected="several branches before `FanInSum`", got="one", fix="Put `FanOut` before it.")
     grids = [p.grid for p in points]
     if len(set(grids)) > 1:
-        raise refusal("layers", expected="branches of equal shape", got=f"grids {grids}", fix="Adjust strides, padding.")
+        raise refusal(
+            "layers", expected="branches of equal shape", got=f"grids {grids}", fix="Adjust strides, padding."
+        )
     if sum(not p.gaussian for p in points) > 1:
         raise refusal(
             "layers",

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ntk_equiv._check import positive_integer, refusal
-from ntk_equiv._typing import Array
+from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
 from ntk_equiv.stax._dense import check_parameterization, variance
 from ntk_equiv.stax._network import Network, network
@@ -55,8 +55,8 @@ def Conv(
     filter_shape: Sequence[int],
     strides: Sequence[int] | None = None,
     padding: str = "VALID",
-    W_std: float = 1.0,
-    b_std: float | None = None,
+    W_std: Scalar = 1.0,
+    b_std: Scalar | None = None,
     dimension_numbers: tuple[str, str, str] | None = None,
     parameterization: str = "ntk",
     s: tuple[int, int] = (1, 1),

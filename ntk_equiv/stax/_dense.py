@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv._typing import Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, network
 from ntk_equiv.stax._rule import Trace, Trainable, rule
@@ -38,6 +39,17 @@ class Affine(Trainable):
     def need(self, need: Need) -> Need:
         return replace(need, points=max(need.points, VARIANCE)) if need.gap and self.b_var is not None else need
 
+    def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
+        after, trace = super().points(points, need)
+        if after.cov is None or after.full or self.b_var is None:
+            return after, trace
+        weight, bias = (jnp.asarray(v, after.cov.dtype) for v in (self.W_var, self.b_var))
+        signal = weight * jnp.asarray(points.cov)
+        added = after.cov - signal
+        residue = (signal - (after.cov - added)) + (bias - added)
+        carried = 0 if points.residue is None else weight * points.residue
+        return after.with_cov(after.cov, residue=residue + carried), trace
+
     def trace(self, points: Points) -> Trace:
         if self.b_var is None or points.cov is None:
             return ()
@@ -58,8 +70,8 @@ class Affine(Trainable):
 
 def Dense(
     out_dim: int,
-    W_std: float = 1.0,
-    b_std: float | None = None,
+    W_std: Scalar = 1.0,
+    b_std: Scalar | None = None,
     batch_axis: int = 0,
     channel_axis: int = -1,
     parameterization: str = "ntk",

@@ -11,15 +11,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ntk_equiv._typing import Array
+from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._arc import arcsin
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import Activation, rule
+from ntk_equiv.stax._rule import DualActivation, rule
 
 
 @rule
-class ErrorFunction(Activation):
+class ErrorFunction(DualActivation):
     """A scaled and shifted error function."""
 
     a: Any
@@ -46,7 +46,7 @@ class ErrorFunction(Activation):
         return 2 / jnp.pi * a**2 * arcsin(z) + c**2, derivative
 
 
-def Erf(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> Network:
+def Erf(a: Scalar = 1.0, b: Scalar = 1.0, c: Scalar = 0.0) -> Network:
     """Error function `a * erf(b * x) + c`.
 
     Args:

@@ -13,11 +13,11 @@ from ntk_equiv._typing import Array
 from ntk_equiv.stax._arc import arcsin
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import Activation, rule
+from ntk_equiv.stax._rule import DualActivation, rule
 
 
 @rule
-class GaussianErrorUnit(Activation):
+class GaussianErrorUnit(DualActivation):
     """x Φ(x)."""
 
     @property

@@ -81,6 +81,7 @@ class KernelFn:
 
     def pairs(self, left: Any, right: Any, get: Get = None) -> Any:
         """Kernels of all pairs of samples, from what `points` returned for each side."""
+        check_same_features(left["nodes"], right["nodes"])
         return _pairs(self.rule, left, right, canonical_get(get))
 
     def entries_per_pair(self, x: Inputs) -> int:
@@ -162,7 +163,7 @@ def select(kernel: Kernel, get: str | tuple[str, ...]) -> Any:
 
 @cache
 def _record(names: tuple[str, ...]) -> Any:
-    return Kernel if names == Kernel._fields else namedtuple("Kernel", names)  # type: ignore[misc]
+    return Kernel if names == Kernel._fields else namedtuple("Kernel", names)
 
 
 def _input_need(rule: Rule) -> Need:
@@ -190,7 +191,7 @@ def _points(rule: Rule, x: Inputs) -> Any:
     norms = jnp.mean(jnp.square(nodes), -1)
     full = need.points == COVARIANCE and nodes.ndim > 2
     cov = None if need.points == NOTHING else _covariance(nodes, nodes, paired=True, full=True) if full else norms
-    points = Points(cov, adjacency, grid=nodes.shape[1:-1], full=full, gaussian=False)
+    points = Points(cov, None, adjacency, grid=nodes.shape[1:-1], full=full, gaussian=False)
     _, trace = rule.points(points, OUTPUT)
     return {"nodes": nodes, "root": safe_sqrt(norms), "inverse_root": inverse_root(norms), "trace": trace}
 
@@ -210,11 +211,11 @@ def _pairs(rule: Rule, left: Any, right: Any, get: Any) -> Any:
 def _radial(rule: Rule, q1: Array, q2: Array, cosine: Array, get: Any) -> Any:
     shape = cosine.shape
     q1, q2, cosine = (v.reshape(-1) for v in (q1, q2, cosine))
-    left, right = (rule.points(Points(q, None, grid=(), full=False, gaussian=False), OUTPUT)[1] for q in (q1, q2))
+    left, right = (rule.points(Points(q, None, None, grid=(), full=False, gaussian=False), OUTPUT)[1] for q in (q1, q2))
     nngp = cosine * safe_sqrt(q1) * safe_sqrt(q2)
     pairs = Pairs(nngp, None, 1 - cosine, full=False, with_ntk=True, paired=True)
     kernel = _finished(rule.pairs(pairs.fitted(_input_need(rule)), left, right, OUTPUT))
-    return select(Kernel(*(k.reshape(shape) for k in kernel)), get)
+    return jax.tree.map(lambda k: k.reshape(shape), select(kernel, get))
 
 
 def _finished(pairs: Any) -> Kernel:
@@ -244,7 +245,7 @@ def _with_gap(pairs: Pairs, left: Any, right: Any) -> Pairs:
 
     The rounding error of an inner product grows with the square root of its length.
     """
-    tolerance = jnp.finfo(pairs.nngp.dtype).eps * max(SNAP, left["nodes"].shape[-1] ** 0.5)
+    tolerance = float(jnp.finfo(pairs.nngp.dtype).eps) * max(SNAP, left["nodes"].shape[-1] ** 0.5)
     cosine = pairs.nngp * pairs.on_left(left["inverse_root"]) * pairs.on_right(right["inverse_root"])
     cosine = snapped(cosine, tolerance)
     return replace(pairs, nngp=pairs.on_left(left["root"]) * pairs.on_right(right["root"]) * cosine, gap=1 - cosine)

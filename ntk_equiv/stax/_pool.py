@@ -11,14 +11,13 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._dense import check_axes
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import Linear, Trace, needs_all_positions, rule, static
-from ntk_equiv.stax._state import Need, Pairs, Points, VARIANCE
+from ntk_equiv.stax._state import VARIANCE, Need, Pairs, Points
 from ntk_equiv.stax._window import Window
 
 

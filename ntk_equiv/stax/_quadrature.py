@@ -19,12 +19,12 @@ from ntk_equiv._typing import Array
 from ntk_equiv.stax._arc import gap_of
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import Activation, rule, static
+from ntk_equiv.stax._rule import DualActivation, rule, static
 from ntk_equiv.stax._state import inverse_root, safe_sqrt
 
 
 @rule
-class Quadrature(Activation):
+class Quadrature(DualActivation):
     """A scalar function and its derivative, known only by their values."""
 
     function: Callable = static()
@@ -42,8 +42,10 @@ class Quadrature(Activation):
     def second_moment(self, q: Array) -> Array:
         nodes, weights = np.polynomial.hermite.hermgauss(self.degree)
         root = safe_sqrt(q)
-        values = (w * jnp.square(self.function(math.sqrt(2) * x * root)) for x, w in zip(nodes, weights, strict=True))
-        return sum(values) / math.sqrt(math.pi)
+        total = jnp.zeros_like(q)
+        for x, w in zip(nodes.tolist(), weights.tolist(), strict=True):
+            total = total + w / math.sqrt(math.pi) * jnp.square(self.function(math.sqrt(2) * x * root))
+        return total
 
     def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
         gap = gap_of(k * left["inverse_root"] * right["inverse_root"])

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from ntk_equiv._check import real_number
-from ntk_equiv._typing import Array
+from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._arc import arc_cosine_kernels, gap_of
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import Activation, Trace, rule, static
-from ntk_equiv.stax._state import Need, Pairs, inverse_root, materialize, safe_sqrt
+from ntk_equiv.stax._state import Need, Pairs, Points, inverse_root, materialize, safe_sqrt
 
 
 @rule
@@ -44,6 +44,12 @@ class PiecewiseLinear(Activation):
     def second_moment(self, q: Array) -> Array:
         return (self.a**2 + self.b**2) / 2 * q
 
+    def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
+        after, trace = super().points(points, need)
+        if points.residue is None or points.cov is None:
+            return after, trace
+        return after.with_cov(self.second_moment(points.cov), residue=self.second_moment(points.residue)), trace
+
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         on_left, on_right = jax.tree.map(pairs.on_left, left), jax.tree.map(pairs.on_right, right)
         gap = pairs.gap
@@ -61,7 +67,7 @@ class PiecewiseLinear(Activation):
         return replace(pairs, nngp=nngp, ntk=ntk, gap=gap)
 
 
-def ABRelu(a: float, b: float, do_stabilize: bool = False) -> Network:
+def ABRelu(a: Scalar, b: Scalar, do_stabilize: bool = False) -> Network:
     """Piecewise linear activation `a * min(x, 0) + b * max(x, 0)`.
 
     Args:
@@ -94,7 +100,7 @@ def Relu(do_stabilize: bool = False) -> Network:
     return ABRelu(0.0, 1.0, do_stabilize)
 
 
-def LeakyRelu(alpha: float, do_stabilize: bool = False) -> Network:
+def LeakyRelu(alpha: Scalar, do_stabilize: bool = False) -> Network:
     """Leaky rectifier `alpha * min(x, 0) + max(x, 0)`.
 
     Example:

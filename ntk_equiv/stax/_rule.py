@@ -14,7 +14,7 @@ L is the identity (dense), a mean over filter taps (convolution), a sum over win
 
 import dataclasses
 from abc import abstractmethod
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
 from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Need, Pairs, Points, materialize
 
 Trace = Any
+T = TypeVar("T")
 
 
 def static(**kwargs: Any) -> Any:
@@ -32,7 +33,8 @@ def static(**kwargs: Any) -> Any:
     return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
-def rule(cls: Any) -> Any:
+@dataclass_transform(frozen_default=True, field_specifiers=(static,))
+def rule(cls: type[T]) -> type[T]:
     """Class decorator: a frozen dataclass that is a pytree."""
     return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
 
@@ -72,7 +74,7 @@ class Rule:
             return after, trace
         alone = Pairs(points.cov, None, None, full=points.full, with_ntk=False, paired=True)
         alone = self.pairs(alone, trace, trace, need)
-        return dataclasses.replace(after, cov=alone.nngp, full=alone.full), trace
+        return after.with_cov(alone.nngp, full=alone.full), trace
 
 
 class Linear(Rule):
@@ -121,19 +123,15 @@ class Trainable(Linear):
 
 
 class Activation(Rule):
-    """An elementwise nonlinearity: subclasses define `factors`, `dual` and `second_moment`."""
+    """An elementwise nonlinearity."""
 
     def factors(self, q: Array) -> dict[str, Array]:
-        """Per-sample quantities that `dual` wants, from the variance q of the preactivation."""
+        """Per-sample quantities that `pairs` wants, from the variance q of the preactivation."""
         return {"q": q}
 
     @abstractmethod
     def second_moment(self, q: Array) -> Array:
         """E[φ(u)²] for u ~ N(0, q)."""
-
-    @abstractmethod
-    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
-        """E[φ(u)φ(v)] and E[φ'(u)φ'(v)] for covariance k; the factors come ready to broadcast against k."""
 
     def need(self, need: Need) -> Need:
         return Need(need.full_pairs, max(need.points, VARIANCE))
@@ -156,7 +154,15 @@ class Activation(Rule):
         trace = self.trace(points)
         if points.full:
             return super().points(points, need)
-        return dataclasses.replace(after, cov=self.second_moment(points.variance())), trace
+        return after.with_cov(self.second_moment(points.variance())), trace
+
+
+class DualActivation(Activation):
+    """An activation that is given by its dual, a function of covariance and variances."""
+
+    @abstractmethod
+    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
+        """E[φ(u)φ(v)] and E[φ'(u)φ'(v)] for covariance k; the factors come ready to broadcast against k."""
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         on_left = jax.tree.map(pairs.on_left, left)

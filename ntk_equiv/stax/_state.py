@@ -31,9 +31,14 @@ from ntk_equiv._typing import Array
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Points:
-    """Per-sample quantities; `cov` is `None` where no later layer asks for it."""
+    """Per-sample quantities; `cov` is `None` where no later layer asks for it.
+
+    `residue` is what rounding left out of `cov` on the way, where it is known. The same bias added in every layer is
+    rounded the same way in every layer, which would add up.
+    """
 
     cov: Array | None
+    residue: Array | None
     adjacency: Array | None
     grid: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     full: bool = dataclasses.field(metadata={"static": True})
@@ -42,14 +47,20 @@ class Points:
     def variance(self) -> Array:
         """q(x, s), `[n, *grid]`."""
         assert self.cov is not None, "a layer asked for a variance that it did not declare in `need`"
-        return diagonal(self.cov, 1) if self.full else self.cov
+        if self.full:
+            return diagonal(self.cov, 1)
+        return self.cov if self.residue is None else self.cov + self.residue
+
+    def with_cov(self, cov: Array | None, *, full: bool = False, residue: Array | None = None) -> "Points":
+        """These points with another covariance."""
+        return dataclasses.replace(self, cov=cov, full=full, residue=residue)
 
     def fitted(self, need: "Need") -> "Points":
         """These points, reduced to what `need` asks for."""
         if self.cov is None or need.points == NOTHING:
-            return dataclasses.replace(self, cov=None, full=False)
+            return self.with_cov(None)
         if self.full and need.points == VARIANCE:
-            return dataclasses.replace(self, cov=diagonal(self.cov, 1), full=False)
+            return self.with_cov(diagonal(self.cov, 1))
         return self
 
 
@@ -75,10 +86,8 @@ class Pairs:
         pairs = self if need.gap else dataclasses.replace(self, gap=None)
         if not self.full or need.full_pairs:
             return pairs
-        nngp, ntk, gap = (
-            None if k is None else diagonal(k, self.batch_axes) for k in (pairs.nngp, pairs.ntk, pairs.gap)
-        )
-        return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=gap, full=False)
+        ntk, gap = (None if k is None else diagonal(k, self.batch_axes) for k in (pairs.ntk, pairs.gap))
+        return dataclasses.replace(pairs, nngp=diagonal(pairs.nngp, self.batch_axes), ntk=ntk, gap=gap, full=False)
 
     def on_left(self, v: Array) -> Array:
         """A per-sample quantity `[n1, *grid]` shaped to broadcast along the left sample of each pair."""

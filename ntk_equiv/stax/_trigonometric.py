@@ -1,7 +1,7 @@
 """Sine and cosine, φ(x) = a sin(b x + c).
 
-    E[φφ]   = (a²/2)  [ e⁻ − cos(2c) e⁺ ]
-    E[φ'φ'] = (a²b²/2)[ e⁻ + cos(2c) e⁺ ],        e^∓ = exp(−b² (q + q' ∓ 2k) / 2)
+E[φφ]   = (a²/2)  [ e⁻ − cos(2c) e⁺ ]
+E[φ'φ'] = (a²b²/2)[ e⁻ + cos(2c) e⁺ ],        e^∓ = exp(−b² (q + q' ∓ 2k) / 2)
 """
 
 import math
@@ -9,14 +9,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ntk_equiv._typing import Array
+from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import Activation, rule
+from ntk_equiv.stax._rule import DualActivation, rule
 
 
 @rule
-class Sinusoid(Activation):
+class Sinusoid(DualActivation):
     """A sine of any amplitude, frequency and phase."""
 
     a: Any
@@ -40,7 +40,7 @@ class Sinusoid(Activation):
         return a**2 / 2 * (difference - sum_), a**2 * b**2 / 2 * (difference + sum_)
 
 
-def Sin(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> Network:
+def Sin(a: Scalar = 1.0, b: Scalar = 1.0, c: Scalar = 0.0) -> Network:
     """Sine `a * sin(b * x + c)`.
 
     Args:
@@ -57,7 +57,7 @@ def Sin(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> Network:
     return without_parameters(lambda shape: shape, lambda x: a * jnp.sin(b * x + c), Sinusoid(a, b, c))
 
 
-def Cos(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> Network:
+def Cos(a: Scalar = 1.0, b: Scalar = 1.0, c: Scalar = 0.0) -> Network:
     """Cosine `a * cos(b * x + c)`, the sine a quarter of a period ahead.
 
     Example:

@@ -32,10 +32,18 @@ def relu_network(x, y, *, depth, W_std, b_std, slopes=(0.0, 1.0)):
 
 
 def relative_errors(kernels, x, y, **network):
-    """Largest entrywise relative error of NNGP and NTK arrays `[n, n]` on the paired samples (x_i, y_i)."""
+    """Largest relative error of NNGP and NTK arrays `[n, n]` on the paired samples (x_i, y_i).
+
+    Relative to the entry itself for ReLU, whose entries are positive; else to the root of the two diagonal entries,
+    because entries between opposite samples vanish by cancellation.
+    """
     errors = []
     for i in range(len(x)):
-        for value, exact in zip((k[i, i] for k in kernels), relu_network(x[i], y[i], **network), strict=True):
-            difference = abs(mp.mpf(float(value)) - exact)
-            errors.append(float(difference / abs(exact)) if exact else float(difference))
+        exact = relu_network(x[i], y[i], **network)
+        scales = exact
+        if network.get("slopes", (0.0, 1.0)) != (0.0, 1.0):
+            diagonals = relu_network(x[i], x[i], **network), relu_network(y[i], y[i], **network)
+            scales = [mp.sqrt(a * b) for a, b in zip(*diagonals, strict=True)]
+        for kernel, value, scale in zip(kernels, exact, scales, strict=True):
+            errors.append(float(abs(mp.mpf(float(kernel[i, i])) - value) / abs(scale)))
     return np.max(errors)

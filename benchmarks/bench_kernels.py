@@ -1,0 +1,87 @@
+"""How fast are both Gram matrices Θ(X, X) and 𝒦(X, X), against neural-tangents in the same run?
+
+neural-tangents is called in both ways people call it: `kernel_fn` as it comes, and wrapped in `jax.jit`.
+"""
+
+import argparse
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from measuring import relative_difference, report, shortest
+
+from ntk_equiv import gram, interop, stax
+
+nt = interop.neural_tangents()
+BOTH = ("nngp", "ntk")
+
+
+def dense(activation: str, depth: int):
+    """`depth` hidden layers."""
+
+    def build(s):
+        return s.serial(*[s.Dense(1, 1.4, 0.1), getattr(s, activation)()] * depth, s.Dense(1, 1.0, 0.1))
+
+    return build
+
+
+def convolutional(end: str, padding: str):
+    """Three 3×3 convolutions with ReLU, then `end`."""
+
+    def build(s):
+        body = [s.Conv(1, (3, 3), padding=padding, W_std=1.4, b_std=0.1), s.Relu()] * 3
+        return s.serial(*body, getattr(s, end)(), s.Dense(1))
+
+    return build
+
+
+VECTORS, IMAGES, FEW_IMAGES = (2000, 200), (120, 28, 28, 1), (8, 28, 28, 1)
+
+# Question, network, shape of the inputs, how much faster we mean to be in float32 and float64.
+CASES = [
+    ("dense ReLU, depth 1, 2000 points", dense("Relu", 1), VECTORS, (8, 2.5)),
+    ("dense ReLU, depth 3, 2000 points", dense("Relu", 3), VECTORS, (10, 4.5)),
+    ("dense ReLU, depth 8, 2000 points", dense("Relu", 8), VECTORS, (15, 6)),
+    ("dense erf, depth 1, 2000 points", dense("Erf", 1), VECTORS, (3, 2)),
+    ("dense erf, depth 3, 2000 points", dense("Erf", 3), VECTORS, (3, 2)),
+    ("conv SAME + flatten, 120 images", convolutional("Flatten", "SAME"), IMAGES, (6, 4)),
+    ("conv VALID + flatten, 120 images", convolutional("Flatten", "VALID"), IMAGES, (6, 4)),
+    ("conv SAME + global average, 8 images", convolutional("GlobalAvgPool", "SAME"), FEW_IMAGES, (5, 3)),
+]
+
+
+def compare(question: str, build, shape: tuple[int, ...], targets: tuple[float, float], dtype: str) -> None:
+    x = jnp.asarray(np.random.default_rng(0).normal(size=shape), dtype)
+    ours, theirs = build(stax)[2], build(nt.stax)[2]
+    compiled = jax.jit(theirs, static_argnums=2)
+    # On the diagonal neural-tangents itself is off by the square root of the rounding error.
+    difference = relative_difference(gram(ours, x, None, BOTH), tuple(compiled(x, None, BOTH)))
+    assert difference < {"float32": 5e-3, "float64": 2e-7}[dtype], difference
+    repeats = 7 if len(shape) == 2 else 2
+    peers = {
+        "neural-tangents": shortest(lambda: theirs(x, None, BOTH), min(repeats, 3)),
+        "neural-tangents in jit": shortest(lambda: compiled(x, None, BOTH), min(repeats, 3)),
+    }
+    report(
+        f"{question}, {dtype}",
+        target=targets[dtype == "float64"],
+        peer="neural-tangents 0.6.5",
+        ours=shortest(lambda: gram(ours, x, None, BOTH), 2 * repeats),
+        theirs=peers,
+        difference=difference,
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dtype", choices=["float32", "float64"], help="one precision; by default both")
+    dtype = parser.parse_args().dtype
+    if dtype is None:  # Whether JAX has float64 is decided when it starts, so each precision gets a process.
+        for name in ("float32", "float64"):
+            subprocess.run([sys.executable, __file__, "--dtype", name], check=True)
+    else:
+        jax.config.update("jax_enable_x64", dtype == "float64")
+        for case in CASES:
+            compare(*case, dtype)

@@ -1,0 +1,126 @@
+"""Wide finite networks against their kernels at infinite width, within the standard error of the draw.
+
+A network of width N differs from the limit by O(1/N); widths are such that this is below the standard error.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ntk_equiv import stax
+from tests.tolerances import assert_mean
+
+
+def adjacency(n, nodes):
+    return (np.random.default_rng(5).random((n, nodes, nodes)) < 0.6).astype(float)
+
+
+def graphs(n):
+    nodes = np.random.default_rng(4).normal(size=(n, 4, 2))
+    return stax.Graph.of(nodes, adjacency(n, 4))
+
+
+def arrays(*shape):
+    return jnp.asarray(np.random.default_rng(3).normal(size=shape))
+
+
+NETWORKS = {
+    "dense": (
+        lambda w: stax.serial(
+            stax.Dense(w, 1.3, 0.3), stax.Relu(), stax.Dense(w, 1.2, 0.1), stax.Erf(), stax.Dense(1, 1.1, 0.2)
+        ),
+        arrays(3, 4),
+        256,
+        300,
+    ),
+    "residual": (
+        lambda w: stax.serial(
+            stax.Dense(w, 1.0, 0.1),
+            stax.FanOut(2),
+            stax.parallel(stax.serial(stax.Relu(), stax.Dense(w, 1.2)), stax.Identity()),
+            stax.FanInSum(),
+            stax.Gelu(),
+            stax.Dense(1),
+        ),
+        arrays(3, 4),
+        256,
+        300,
+    ),
+    "conv": (
+        lambda w: stax.serial(
+            stax.Conv(w, (3, 2), (1, 2), "SAME", 1.4, 0.2),
+            stax.Relu(),
+            stax.AvgPool((2, 1), (2, 1)),
+            stax.Conv(w, (2, 2), padding="CIRCULAR", b_std=0.1),
+            stax.LeakyRelu(0.1),
+            stax.Flatten(),
+            stax.Dense(1, 1.2, 0.1),
+        ),
+        arrays(2, 4, 4, 2),
+        96,
+        300,
+    ),
+    "conv with spatial output": (
+        lambda w: stax.serial(stax.Conv(w, (2, 2), b_std=0.3), stax.Sin(), stax.Conv(1, (2, 2), padding="CIRCULAR")),
+        arrays(2, 3, 3, 1),
+        96,
+        300,
+    ),
+    "graph": (
+        lambda w: stax.serial(
+            stax.Aggregate(),
+            stax.Dense(w, 1.1, 0.1),
+            stax.Relu(),
+            stax.Aggregate(),
+            stax.Dense(w),
+            stax.Abs(),
+            stax.GlobalSumPool(),
+            stax.Dense(1, 1.0, 0.1),
+        ),
+        graphs(2),
+        128,
+        300,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_finite_networks_meet_their_kernels(name):
+    build, x, width, draws = NETWORKS[name]
+    init_fn, apply_fn, kernel_fn = build(width)
+    shape = jax.tree.leaves(x)[0].shape
+
+    def draw(key):
+        _, params = init_fn(key, (-1, *shape[1:]))
+        outputs = apply_fn(params, x)[..., 0]
+        jacobian = jax.jacobian(lambda p: apply_fn(p, x)[..., 0].reshape(-1))(params)
+        flat = jnp.concatenate([leaf.reshape(outputs.size, -1) for leaf in jax.tree.leaves(jacobian)], axis=1)
+        return jnp.outer(outputs, outputs), flat @ flat.T
+
+    covariance, tangent = jax.jit(lambda keys: jax.lax.map(draw, keys))(jax.random.split(jax.random.key(0), draws))
+    expected = kernel_fn(x)
+    matrix = lambda k: k.transpose([*range(0, k.ndim, 2), *range(1, k.ndim, 2)])  # noqa: E731
+    for samples, k in ((covariance, expected.nngp), (tangent, expected.ntk)):
+        assert_mean(samples, matrix(k).reshape(samples.shape[1:]), standard_errors=5)
+
+
+def test_a_wrong_kernel_is_noticed():
+    """The comparison has teeth: weights five percent wider are seen in the covariance."""
+    build, x, width, _ = NETWORKS["dense"]
+    init_fn, apply_fn, _ = build(width)
+    keys = jax.random.split(jax.random.key(0), 3000)
+    outputs = jax.vmap(lambda key: apply_fn(init_fn(key, (-1, 4))[1], x)[:, 0])(keys)
+    products = outputs[:, :, None] * outputs[:, None, :]
+    right = build(1).kernel_fn(x, None, "nngp")
+    assert_mean(products, right, standard_errors=5)
+    with pytest.raises(AssertionError, match="standard errors off"):
+        assert_mean(products, 1.05**6 * right, standard_errors=5)
+
+
+def test_output_shapes_are_as_announced():
+    for build, x, width, _ in NETWORKS.values():
+        init_fn, apply_fn, _ = build(width)
+        shape = jax.tree.leaves(x)[0].shape
+        announced, params = init_fn(jax.random.key(0), shape)
+        assert apply_fn(params, x).shape == announced

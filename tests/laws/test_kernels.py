@@ -1,0 +1,87 @@
+"""What every kernel must obey, whatever the network."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ntk_equiv import gram, stax
+from tests.architectures import ARCHITECTURES
+from tests.tolerances import ROUNDING, assert_close
+
+every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
+
+
+def inputs(architecture, seed, n):
+    x, adjacency = architecture.inputs(seed, n)
+    return x if adjacency is None else stax.Graph(x, adjacency)
+
+
+def as_matrix(kernel):
+    """`[n1, n2, h, h', w, w']` as a matrix over (sample, position)."""
+    axes = [*range(0, kernel.ndim, 2), *range(1, kernel.ndim, 2)]
+    rows = int(np.prod(kernel.shape[::2]))
+    return np.asarray(kernel).transpose(axes).reshape(rows, -1)
+
+
+@every_architecture
+def test_symmetric_and_positive_semidefinite(architecture):
+    kernel_fn = architecture.build(stax)[2]
+    x, y = inputs(architecture, 0, 3), inputs(architecture, 1, 2)
+    for there, back, alone in zip(kernel_fn(x, y), kernel_fn(y, x), kernel_fn(x, x), strict=True):
+        assert_close(as_matrix(there), as_matrix(back).T, {"float64": 1e-13})
+        matrix = as_matrix(alone)
+        assert_close(matrix, matrix.T, {"float64": 1e-13})
+        eigenvalues = np.linalg.eigvalsh(matrix)
+        assert eigenvalues[0] > -1e-12 * eigenvalues[-1]
+
+
+@every_architecture
+def test_tiles_make_no_difference(architecture):
+    kernel_fn = architecture.build(stax)[2]
+    x, y = inputs(architecture, 0, 5), inputs(architecture, 1, 3)
+    whole, tiled = kernel_fn(x, y), gram(kernel_fn, x, y, None, tile=2)
+    symmetric = gram(kernel_fn, x, tile=2)
+    for k, t, s, alone in zip(whole, tiled, symmetric, kernel_fn(x), strict=True):
+        assert_close(t, k, {"float64": 1e-13})
+        assert_close(s, alone, {"float64": 1e-13})
+        assert np.array_equal(as_matrix(s), as_matrix(s).T)
+
+
+@every_architecture
+def test_jit_vmap_and_grad_go_through(architecture):
+    kernel_fn = architecture.build(stax)[2]
+    x = inputs(architecture, 0, 2)
+    expected = kernel_fn(x, None, "ntk")
+    assert_close(jax.jit(lambda x: kernel_fn(x, None, "ntk"))(x), expected, {"float64": 1e-13})
+    batched = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), x)
+    assert_close(jax.vmap(lambda x: kernel_fn(x, None, "ntk"))(batched)[1], expected, {"float64": 1e-13})
+
+    def total(nodes):
+        return jnp.sum(kernel_fn(x._replace(nodes=nodes) if isinstance(x, stax.Graph) else nodes, None, "ntk"))
+
+    nodes = x.nodes if isinstance(x, stax.Graph) else x
+    direction = jnp.asarray(np.random.default_rng(2).normal(size=nodes.shape))
+    slope = jnp.sum(jax.grad(total)(nodes) * direction)
+    step = 1e-6
+    difference = (total(nodes + step * direction) - total(nodes - step * direction)) / (2 * step)
+    # The pairs (x, x) are on the diagonal all along, where the kernel is smooth although each of its arguments is not.
+    np.testing.assert_allclose(slope, difference, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["relu-3", "erf-4", "conv-same-flatten", "conv-gap", "graph-pooled"])
+def test_float32_stays_float32(name):
+    architecture = next(a for a in ARCHITECTURES if a.name == name)
+    x, adjacency = architecture.inputs(0, 3, jnp.float32)
+    x = x if adjacency is None else stax.Graph(x, adjacency)
+    kernels = architecture.build(stax)[2](x)
+    assert {k.dtype for k in kernels} == {jnp.dtype("float32")}
+    exact = architecture.build(stax)[2](jax.tree.map(lambda leaf: leaf.astype(jnp.float64), x))
+    for k, e in zip(kernels, exact, strict=True):
+        assert_close(k, e, {"float32": 20 * ROUNDING["float32"]})
+
+
+def test_layers_without_parameters_add_nothing_to_the_tangent_kernel():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 4, 4, 3)))
+    for layer in (stax.Flatten(), stax.GlobalAvgPool(), stax.AvgPool((2, 2)), stax.Identity()):
+        assert not layer.kernel_fn(x, None, "ntk").any()

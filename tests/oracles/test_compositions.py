@@ -1,0 +1,97 @@
+"""Random compositions of layers: finite, positive semidefinite, and equal to neural-tangents'."""
+
+import warnings
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ntk_equiv import interop, stax
+from tests.laws.test_kernels import as_matrix
+from tests.tolerances import ORACLE, assert_close
+
+nt = interop.neural_tangents()
+
+stds = st.sampled_from([0.7, 1.0, 1.4])
+biases = st.sampled_from([None, 0.0, 0.3])
+activations = st.sampled_from(
+    [
+        ("Relu",),
+        ("LeakyRelu", 0.2),
+        ("ABRelu", -0.3, 1.1),
+        ("Abs",),
+        ("Erf",),
+        ("Gelu",),
+        ("Sin", 1.0, 0.7, 0.4),
+        ("Cos",),
+    ]
+)
+
+
+@st.composite
+def vector_layers(draw, depth):
+    """Descriptions of layers that act on vectors: `(name, *arguments)`, or a residual block around such."""
+    layers = []
+    for _ in range(draw(st.integers(1, depth))):
+        layers.append(("Dense", 8, draw(stds), draw(biases)))
+        if draw(st.booleans()):
+            inner = [("Dense", 8, draw(stds), draw(biases)), draw(activations), ("Dense", 8, draw(stds))]
+            layers.append(("residual", inner))
+        layers.append(draw(activations))
+    return [*layers, ("Dense", 1, draw(stds), draw(biases))]
+
+
+@st.composite
+def image_layers(draw):
+    """Convolutions, pools, and an end."""
+    layers = []
+    for _ in range(draw(st.integers(1, 2))):
+        padding = draw(st.sampled_from(["SAME", "VALID", "CIRCULAR"]))
+        shape = draw(st.sampled_from([(1, 2), (2, 2), (3, 2)]))
+        strides = draw(st.sampled_from([None, (1, 2)]))
+        layers.append(("Conv", 4, shape, strides, padding, draw(stds), draw(biases)))
+        layers.append(draw(activations))
+        if draw(st.booleans()):
+            layers.append(("AvgPool", (2, 1), (1, 1), draw(st.sampled_from(["SAME", "CIRCULAR"]))))
+    end = draw(st.sampled_from([[("Flatten",)], [("GlobalAvgPool",)], [("GlobalSumPool",)]]))
+    return [*layers, *end, *draw(st.one_of(st.just([]), vector_layers(depth=1)))]
+
+
+def build(module, layers):
+    def one(name, *arguments):
+        if name != "residual":
+            return getattr(module, name)(*arguments)
+        branches = module.parallel(build(module, arguments[0]), module.Identity())
+        return module.serial(module.FanOut(2), branches, module.FanInSum())
+
+    return module.serial(*(one(*layer) for layer in layers))
+
+
+def check(layers, shape):
+    rng = np.random.default_rng(0)
+    x, y = (jnp.asarray(rng.normal(size=(n, *shape))) for n in (3, 2))
+    kernel_fn = build(stax, layers)[2]
+    for kernel in kernel_fn(x, x):
+        matrix = as_matrix(kernel)
+        assert np.isfinite(matrix).all()
+        eigenvalues = np.linalg.eigvalsh((matrix + matrix.T) / 2)
+        assert eigenvalues[0] > -1e-12 * max(eigenvalues[-1], 1e-300)
+    with jax.numpy_rank_promotion("allow"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = build(nt.stax, layers)[2](x, y, ("nngp", "ntk"))
+    for ours, oracle in zip(kernel_fn(x, y), theirs, strict=True):
+        assert_close(ours, oracle, ORACLE)
+
+
+@hypothesis.settings(max_examples=25)
+@hypothesis.given(vector_layers(depth=3))
+def test_networks_of_vectors(layers):
+    check(layers, (5,))
+
+
+@hypothesis.settings(max_examples=20)
+@hypothesis.given(image_layers())
+def test_networks_of_images(layers):
+    check(layers, (4, 5, 2))

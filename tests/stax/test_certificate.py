@@ -1,0 +1,65 @@
+"""What networks claim about their kernels, and that it is so."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ntk_equiv import interop, stax
+from tests.tolerances import assert_close
+
+
+def network(activation):
+    return stax.serial(stax.Dense(1, 1.3, 0.2), activation, stax.Dense(1, 1.1, 0.1), activation, stax.Dense(1))[2]
+
+
+SMOOTH = {"erf": stax.Erf(), "gelu": stax.Gelu(), "sin": stax.Sin(1.0, 0.8, 0.3), "cos": stax.Cos()}
+KINKED = {"relu": stax.Relu(), "leaky": stax.LeakyRelu(0.2), "abs": stax.Abs()}
+
+
+@pytest.mark.parametrize("name", [*SMOOTH, *KINKED, "numerical"])
+def test_the_radial_kernel_is_the_kernel(name):
+    kernel_fn = network((SMOOTH | KINKED | {"numerical": stax.ElementwiseNumerical(jnp.tanh, 12)})[name])
+    assert kernel_fn.certificate.dot_product
+    x, y = (jnp.asarray(np.random.default_rng(seed).normal(size=(3, 5))) for seed in (0, 1))
+    norms = [jnp.linalg.norm(v, axis=1) for v in (x, y)]
+    cosine = x @ y.T / norms[0][:, None] / norms[1][None, :]
+    q1, q2 = norms[0][:, None] ** 2 / 5, norms[1][None, :] ** 2 / 5
+    for radial, kernel in zip(kernel_fn.radial(q1, q2, cosine), kernel_fn(x, y), strict=True):
+        assert_close(radial, kernel, {"float64": 1e-13})
+
+
+@pytest.mark.parametrize("name", [*SMOOTH, *KINKED])
+@pytest.mark.parametrize("norms", [(1.0, 1.0), (0.3, 2.5)])
+def test_power_series_have_no_negative_coefficients(name, norms):
+    """Chebyshev coefficients are non-negative combinations of power coefficients, and can be had from values."""
+    kernel_fn = network((SMOOTH | KINKED)[name])
+    assert kernel_fn.certificate.nonnegative
+    degree = 24
+    nodes = np.cos(np.pi * (np.arange(512) + 0.5) / 512)
+    q1, q2 = (jnp.full(512, q) for q in norms)
+    for kernel in kernel_fn.radial(q1, q2, jnp.asarray(nodes)):
+        coefficients = np.polynomial.chebyshev.chebfit(nodes, np.asarray(kernel), degree)
+        assert coefficients.min() > -1e-6 * coefficients.max()
+
+
+def test_a_series_with_negative_coefficients_would_be_noticed():
+    nodes = np.cos(np.pi * (np.arange(512) + 0.5) / 512)
+    assert np.polynomial.chebyshev.chebfit(nodes, nodes - 0.1 * nodes**3, 24).min() < -1e-3
+
+
+def test_certificates_are_composed():
+    dense = stax.serial(stax.Dense(1), stax.Erf(), stax.Dense(1))
+    kinked = stax.serial(dense, stax.Relu(), stax.Dense(1))
+    residual = stax.serial(stax.FanOut(2), stax.parallel(kinked, stax.Identity()), stax.FanInSum())
+    image = stax.serial(stax.Conv(1, (3, 3)), stax.Erf(), stax.Flatten(), stax.Dense(1))
+    numerical = stax.serial(stax.Dense(1), stax.ElementwiseNumerical(jnp.tanh, 5))
+    assert dense.kernel_fn.certificate == stax.Certificate(dot_product=True, nonnegative=True, smooth=True)
+    assert kinked.kernel_fn.certificate == stax.Certificate(dot_product=True, nonnegative=True, smooth=False)
+    assert residual.kernel_fn.certificate == kinked.kernel_fn.certificate
+    assert image.kernel_fn.certificate == stax.Certificate(dot_product=False, nonnegative=False, smooth=True)
+    assert numerical.kernel_fn.certificate == stax.Certificate(dot_product=True, nonnegative=False, smooth=False)
+
+
+def test_guests_carry_none():
+    nt = interop.neural_tangents()
+    assert not hasattr(nt.stax.Dense(1)[2], "certificate")

@@ -1,0 +1,111 @@
+"""Derivatives where roots and arc cosines have none: coincident and opposite samples, zero inputs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ntk_equiv import stax
+
+X = np.random.default_rng(0).normal(size=(1, 3))
+
+
+def dense(activation, depth=2, W_std=1.3, b_std=0.2):
+    return stax.serial(*[stax.Dense(1, W_std, b_std), activation] * depth, stax.Dense(1, W_std, b_std))[2]
+
+
+def convolutional(activation):
+    layers = [stax.Conv(1, (2, 2), padding="SAME", b_std=0.1), activation, stax.Flatten(), stax.Dense(1)]
+    return stax.serial(*layers)[2]
+
+
+ACTIVATIONS = {
+    "relu": stax.Relu(),
+    "leaky": stax.LeakyRelu(0.1),
+    "abs": stax.Abs(),
+    "erf": stax.Erf(),
+    "gelu": stax.Gelu(),
+    "sin": stax.Sin(),
+    "numerical": stax.ElementwiseNumerical(jnp.tanh, 8),
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("get", ["nngp", "ntk"])
+@pytest.mark.parametrize("b_std", [None, 0.0, 0.2])
+@pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
+def test_gradients_are_finite_everywhere(activation, b_std, get, dtype):
+    kernel_fn = dense(activation, b_std=b_std)
+    x = jnp.asarray(X, dtype)
+    for left, right in [(x, x), (x, -x), (x, 2 * x), (0 * x, x), (0 * x, 0 * x)]:
+        value, slopes = jax.value_and_grad(lambda a, b: kernel_fn(a, b, get)[0, 0], argnums=(0, 1))(left, right)
+        assert jnp.isfinite(value)
+        assert all(jnp.isfinite(slope).all() for slope in slopes)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
+def test_gradients_of_convolutional_kernels_are_finite(activation):
+    kernel_fn = convolutional(activation)
+    image = jnp.asarray(np.random.default_rng(1).normal(size=(1, 3, 3, 1)))
+    for right in (image, -image, 0 * image):
+        slope = jax.grad(lambda a, b: kernel_fn(a, b, "ntk")[0, 0])(image, right)
+        assert jnp.isfinite(slope).all()
+
+
+@pytest.mark.parametrize("activation", [stax.Relu(), stax.Abs(), stax.Erf()])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_covariance_has_its_true_gradient_at_coincident_and_opposite_samples(activation, sign):
+    """𝒦(·, x') is differentiable there although its formula, through the cosine, is singular."""
+    kernel_fn = dense(activation, depth=1)
+    x = jnp.asarray(X)
+    value = lambda a: kernel_fn(a, sign * x, "nngp")[0, 0]  # noqa: E731
+    slope = jax.grad(value)(x)
+    step = 1e-4
+    for i in range(3):
+        e = step * jnp.eye(3)[i][None]
+        np.testing.assert_allclose(slope[0, i], (value(x + e) - value(x - e)) / (2 * step), atol=1e-4)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
+def test_the_diagonal_has_its_true_gradient(activation):
+    kernel_fn = dense(activation)
+    value = lambda a: kernel_fn(a, None, "ntk")[0, 0]  # noqa: E731
+    x = jnp.asarray(X)
+    slope = jnp.sum(jax.grad(value)(x) * x)
+    step = 1e-6
+    difference = (value((1 + step) * x) - value((1 - step) * x)) / (2 * step)
+    np.testing.assert_allclose(slope, difference, rtol=1e-7)
+
+
+@pytest.mark.parametrize("get", ["nngp", "ntk"])
+def test_hyperparameters_have_gradients(get):
+    x = jnp.asarray(np.random.default_rng(3).normal(size=(2, 3)))
+
+    def total(W_std, b_std):
+        return dense(stax.Relu(), W_std=W_std, b_std=b_std)(x, None, get).sum()
+
+    slopes = jax.grad(total, argnums=(0, 1))(1.3, 0.2)
+    step = 1e-6
+    for i, slope in enumerate(slopes):
+        e = np.eye(2)[i] * step
+        difference = (total(1.3 + e[0], 0.2 + e[1]) - total(1.3 - e[0], 0.2 - e[1])) / (2 * step)
+        np.testing.assert_allclose(slope, difference, rtol=1e-7)
+
+
+def test_convolutional_hyperparameters_have_gradients():
+    x = jnp.asarray(np.random.default_rng(3).normal(size=(2, 3, 3, 1)))
+
+    def total(W_std):
+        return stax.serial(stax.Conv(1, (2, 2), W_std=W_std), stax.Relu(), stax.Flatten())[2](x, None, "ntk").sum()
+
+    difference = (total(1.3 + 1e-6) - total(1.3 - 1e-6)) / 2e-6
+    np.testing.assert_allclose(jax.grad(total)(1.3), difference, rtol=1e-7)
+
+
+def test_second_derivatives_of_the_covariance_are_finite_at_coincident_samples():
+    kernel_fn = dense(stax.Relu(), depth=1)
+    x = jnp.asarray(X)
+    mixed = jax.jacfwd(jax.grad(lambda a, b: kernel_fn(a, b, "nngp")[0, 0]), argnums=1)(x, x)
+    # ∂²/∂a∂b E[φ(w·a)φ(w·b)] at a = b is σ_w² times σ_w²/d E[φ'²] plus terms along x; its trace is positive.
+    assert jnp.isfinite(mixed).all()
+    assert jnp.trace(mixed[0, :, 0, :]) > 0

@@ -1,0 +1,141 @@
+"""Wrong calls get an error that names the argument, what was expected, what came, and what to do."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from ntk_equiv import interop, stax
+
+DENSE = stax.serial(stax.Dense(4), stax.Relu(), stax.Dense(1))[2]
+CONV = stax.serial(stax.Conv(4, (3, 3)), stax.Relu(), stax.Flatten())[2]
+GRAPH = stax.serial(stax.Aggregate(), stax.Dense(1))[2]
+X = jnp.ones((2, 3))
+IMAGES = jnp.ones((2, 5, 5, 1))
+
+WRONG_VALUES = {
+    "one sample without its axis": (lambda: DENSE(jnp.ones(3)), r"`x1` must be samples stacked .* shape \(3,\)"),
+    "other features": (lambda: DENSE(X, jnp.ones((2, 4))), r"`x2` must be samples like those of `x1`"),
+    "unknown kernel": (lambda: DENSE(X, None, "cov"), r"`get` must be one of 'nngp', 'ntk', got 'cov'"),
+    "unknown kernel in a tuple": (lambda: DENSE(X, None, ("ntk", "cov")), r"`get` must be one of"),
+    "vectors for a convolution": (lambda: CONV(X), r"`x` must be \[n, 2 spatial axes, channels\]"),
+    "image smaller than the filter": (
+        lambda: CONV(jnp.ones((2, 2, 2, 1))),
+        r"at least as large as the window \(3, 3\)",
+    ),
+    "unknown padding": (lambda: stax.Conv(4, (2, 2), padding="FULL"), r"`padding` must be one of 'VALID', 'SAME'"),
+    "padding in lower case": (lambda: stax.AvgPool((2, 2), padding="same"), r"`padding` must be one of"),
+    "strides of other rank": (lambda: stax.Conv(4, (3, 3), strides=(2,)), r"`strides` must be of length 2, got \(2,\)"),
+    "zero stride": (lambda: stax.Conv(4, (3, 3), strides=(0, 1)), r"`strides` must be a positive integer"),
+    "empty filter": (lambda: stax.Conv(4, (0, 3)), r"`filter_shape` must be a positive integer, got 0"),
+    "no width": (lambda: stax.Dense(0), r"`out_dim` must be a positive integer, got 0"),
+    "fractional width": (lambda: stax.Dense(2.5), r"`out_dim` must be a positive integer, got 2.5"),
+    "no channels": (lambda: stax.Conv(-1, (3, 3)), r"`out_chan` must be a positive integer"),
+    "several standard deviations": (lambda: stax.Dense(4, jnp.ones(3)), r"`W_std` must be one real number"),
+    "no standard deviation": (lambda: stax.Dense(4, None), r"`W_std` must be one real number, got None"),
+    "channels first": (lambda: stax.Dense(4, channel_axis=1), r"samples first, channels last"),
+    "channels first, convolution": (
+        lambda: stax.Conv(4, (3, 3), dimension_numbers=("NCHW", "OIHW", "NCHW")),
+        r"`dimension_numbers` must be samples first and channels last",
+    ),
+    "standard parameterization": (
+        lambda: stax.Dense(4, parameterization="standard"),
+        r"`parameterization` must be one",
+    ),
+    "infinite slope": (lambda: stax.LeakyRelu(float("inf")), r"`a` must be one finite real number"),
+    "no quadrature nodes": (lambda: stax.ElementwiseNumerical(jnp.tanh, 0), r"`deg` must be a positive integer"),
+    "activation first": (lambda: stax.Relu().kernel_fn(X), r"every activation follows a layer with weights"),
+    "activation twice": (lambda: stax.serial(stax.Dense(1), stax.Erf(), stax.Erf())[2](X), r"every activation follows"),
+    "activation after flatten": (
+        lambda: stax.serial(stax.Conv(1, (2, 2)), stax.Flatten(), stax.Relu())[2](IMAGES),
+        r"every activation follows",
+    ),
+    "layer not called": (lambda: stax.serial(stax.Dense(1), stax.Relu), r"triples .* at position 1"),
+    "adjacency too small": (
+        lambda: stax.Graph.of(jnp.ones((2, 4, 3)), jnp.ones((3, 3))),
+        r"`adjacency` must be of shape \(2, 4, 4\).* got shape \(2, 3, 3\)",
+    ),
+    "pattern too small": (
+        lambda: GRAPH(jnp.ones((2, 4, 3)), None, pattern=(jnp.ones((2, 3, 3)), None)),
+        r"`adjacency` must be of shape \(2, 4, 4\)",
+    ),
+    "array for a graph network": (lambda: GRAPH(jnp.ones((2, 4, 3))), r"`x` must be a graph for `Aggregate`"),
+    "array for a finite graph network": (
+        lambda: stax.Aggregate().apply_fn((), jnp.ones((2, 4, 3))),
+        r"`x` must be a graph for `Aggregate`",
+    ),
+    "sparse aggregation": (lambda: stax.Aggregate(implementation="SPARSE"), r"`implementation` must be one of 'DENSE'"),
+    "sum of one": (lambda: stax.serial(stax.Dense(1), stax.FanInSum())[2](X), r"several branches before `FanInSum`"),
+    "sum of two activations": (
+        lambda: stax.serial(stax.Dense(4), stax.FanOut(2), stax.parallel(stax.Relu(), stax.Erf()), stax.FanInSum())[2](
+            X
+        ),
+        r"at most one ends without weights",
+    ),
+    "sum of unequal grids": (
+        lambda: stax.serial(stax.FanOut(2), stax.parallel(stax.Conv(1, (3, 3)), stax.Conv(1, (2, 2))), stax.FanInSum())[
+            2
+        ](IMAGES),
+        r"branches of equal shape",
+    ),
+    "branches left open": (
+        lambda: stax.serial(stax.FanOut(2), stax.parallel(stax.Dense(1), stax.Dense(1)))[2](X),
+        r"`network` must be one with a single output",
+    ),
+    "branches that start nowhere": (
+        lambda: stax.serial(stax.parallel(stax.Dense(1), stax.Dense(1)), stax.FanInSum())[2](X),
+        r"`network` must be one with a single input",
+    ),
+    "three for two": (
+        lambda: stax.serial(stax.FanOut(3), stax.parallel(stax.Dense(1), stax.Dense(1)), stax.FanInSum())[2](X),
+        r"`layers` must be",
+    ),
+    "no repetition": (lambda: stax.repeat(stax.Dense(1), 0), r"`n` must be a positive integer"),
+    "radial kernel of a convolution": (
+        lambda: CONV.radial(jnp.ones(1), jnp.ones(1), jnp.ones(1)),
+        r"`kernel_fn` must be that of a fully connected network",
+    ),
+}
+
+WRONG_TYPES = {
+    "integers": (
+        lambda: DENSE(jnp.ones((2, 3), int)),
+        r"`x1` must be an array of floating-point numbers, got dtype int",
+    ),
+    "integer images": (lambda: CONV(jnp.ones((2, 5, 5, 1), jnp.uint8)), r"dtype uint8.*divided by 255"),
+    "a list": (lambda: DENSE([[1.0, 2.0]]), r"`x1` must be an array .* got list"),
+    "integer nodes": (lambda: stax.Graph.of(jnp.ones((2, 4, 3), int), jnp.eye(4)), r"`nodes` must be an array"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_VALUES)
+def test_wrong_values_are_refused(name):
+    call, message = WRONG_VALUES[name]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("name", WRONG_TYPES)
+def test_wrong_types_are_refused(name):
+    call, message = WRONG_TYPES[name]
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_a_missing_guest_is_announced_with_the_command(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install --no-deps neural-tangents==0\.6\.5 frozendict"):
+        interop.neural_tangents()
+
+
+def test_the_guest_comes_without_tensorflow():
+
+    nt = interop.neural_tangents()
+    assert nt is interop.neural_tangents()
+    assert "tensorflow" not in sys.modules
+    x, y = jnp.eye(3), jnp.ones((3, 1))
+    with jax.numpy_rank_promotion("allow"):
+        kernel_fn = nt.stax.serial(nt.stax.Dense(1), nt.stax.Relu(), nt.stax.Dense(1))[2]
+        predict = nt.predict.gradient_descent_mse_ensemble(kernel_fn, x, y)
+        assert jnp.allclose(predict(x_test=x, get="ntk"), y, atol=1e-3)
