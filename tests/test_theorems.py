@@ -199,6 +199,7 @@ class TestRecord:
         found = self.record(0.0, 1.0, bad, scale=bad)
         assert not found.holds(1e300)
         assert found.name == "r2"
+        assert "r2" in found.violating(1e300)
 
     def test_it_does_not_change(self) -> None:
         with pytest.raises(AttributeError):
@@ -271,6 +272,8 @@ def test_what_is_refused() -> None:
         theorems.assert_equivariant(jnp.tanh, TURNS, reps.regular(C4), x)
     with refused("`fn` must be a function with values of shapes"):
         theorems.assert_equivariant(lambda x: jnp.ones(1 + int(x[0, 0, 0, 0] > x[0, 0, -1, 0])), TURNS, None, x)
+    with refused("`fn` must be a function that returns numbers, got none"):
+        theorems.assert_equivariant(lambda x: None, TURNS, None, x)
     with refused("`x` must be at least one sample"):
         theorems.assert_equivariant(jnp.tanh, TURNS, None, x[:0])
     with refused("an array with 3 entries on its last axis"):

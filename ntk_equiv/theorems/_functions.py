@@ -82,6 +82,8 @@ def _equivariance(
     chosen = rep_x.elements(elements)
     known = chosen.tolist() if isinstance(rep_x.group, FiniteGroup) else chosen
     value = fn(x)
+    if not sum(np.size(leaf) for leaf in jax.tree.leaves(value)):
+        raise refusal("fn", expected="a function that returns numbers", got="none", fix="Return arrays from it.")
     paths, arrays = zip(*jax.tree_util.tree_leaves_with_path(value), strict=True)
     statements = {f"fn(x){jax.tree_util.keystr(path)}": statement for path in paths}
 

@@ -95,7 +95,7 @@ class Violation:
 
     def holds(self, tol: float, /) -> bool:
         """Whether the largest violation is at most `tol` times the scale. Never, if it is not a number."""
-        return bool(np.isfinite(self.largest)) and self.largest <= tol * self.scale
+        return _is_within(self.largest, tol * self.scale)
 
     def violating(self, tol: float, /) -> tuple[str, ...]:
         """The names of all elements whose violation is more than `tol` times the scale, in any of the parts.
@@ -109,12 +109,17 @@ class Violation:
             ('r', 'r3')
         """
         parts = self.parts or (self,)
-        within = [[size <= tol * part.scale for size in part.by_element] for part in parts]
+        within = [[_is_within(size, tol * part.scale) for size in part.by_element] for part in parts]
         return tuple(name for name, *fine in zip(self.names, *within, strict=True) if not all(fine))
 
     @property
     def _worst(self) -> int:
         return int(np.argmax(self.by_element))  # the first that is not a number, if one is not
+
+
+def _is_within(size: float, limit: float) -> bool:
+    """Whether a violation is a number, and not too large: an infinite one is not excused by an infinite scale."""
+    return bool(np.isfinite(size)) and size <= limit
 
 
 def measured(
