@@ -64,7 +64,9 @@ def _residual_conv(stax: Any) -> Any:
     return stax.serial(block, stax.Relu(), stax.GlobalAvgPool(), stax.Dense(1, 1.2, 0.1))
 
 
-def _gnn(*tail: Callable[[Any], Any], depth: int = 2) -> Callable:
+def gnn(*tail: Callable[[Any], Any], depth: int = 2) -> Callable:
+    """Sums over neighbours, each with a dense layer and ReLU after it, then the given layers."""
+
     def build(stax: Any) -> Any:
         body = [layer for _ in range(depth) for layer in (stax.Aggregate(), stax.Dense(16, 1.2, 0.1), stax.Relu())]
         return stax.serial(*body, *(layer(stax) for layer in tail))
@@ -152,8 +154,8 @@ ARCHITECTURES = [
         lambda s: s.serial(s.Conv(8, (2, 2, 2), padding="SAME", b_std=0.1), s.Relu(), s.GlobalAvgPool(), s.Dense(1)),
         (3, 2, 3, 2),
     ),
-    Architecture("graph-pooled", _gnn(_gap, _dense), (5, 3), graph=True),
-    Architecture("graph-nodes", _gnn(_dense, depth=1), (4, 3), graph=True),
-    Architecture("graph-sum", _gnn(lambda s: s.GlobalSumPool(), _dense, depth=1), (4, 3), graph=True),
-    Architecture("graph-flatten", _gnn(_flatten, _dense, depth=2), (4, 3), graph=True),
+    Architecture("graph-pooled", gnn(_gap, _dense), (5, 3), graph=True),
+    Architecture("graph-nodes", gnn(_dense, depth=1), (4, 3), graph=True),
+    Architecture("graph-sum", gnn(lambda s: s.GlobalSumPool(), _dense, depth=1), (4, 3), graph=True),
+    Architecture("graph-flatten", gnn(_flatten, _dense, depth=2), (4, 3), graph=True),
 ]

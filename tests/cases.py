@@ -1,16 +1,20 @@
-"""The table of cases that the laws are tested on: groups, and representations of them with data to act on.
+"""The table of cases that the laws are tested on: groups, representations of them with data to act on, and networks.
 
-Laws run over every row; a new group or representation is tested by adding it here.
+Laws run over every row; a new group, representation or architecture is tested by adding it here.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv import groups, reps
+from ntk_equiv import augment, groups, reps, stax
+from ntk_equiv.orbits import AugmentedSet
+from ntk_equiv.stax import Graph
+from tests.architectures import cnn, gnn, mlp
 
 GROUPS = {
     "trivial": groups.trivial(),
@@ -29,13 +33,6 @@ GROUPS = {
     "signed permutations": groups.from_matrices([[[0, 1], [1, 0]], [[-1, 0], [0, 1]]]),
 }
 NON_ABELIAN = [name for name, group in GROUPS.items() if not group.is_abelian]
-
-
-class Graph(NamedTuple):
-    """Whatever looks like this is acted upon as a graph."""
-
-    nodes: jax.Array
-    adjacency: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,4 +111,97 @@ INTERPOLATED = {
     "C3, linear, with vectors": Action(
         reps.rotate(groups.cyclic(3), channels=reps.matrix(groups.SO2.finite(3))), (5, 6, 2)
     ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A network and an action on its inputs which it respects, as the theorems assume."""
+
+    action: Action
+    kernel_fn: Callable
+
+    @property
+    def rep(self) -> reps.Representation:
+        """The action on inputs."""
+        return self.action.rep
+
+    def train(self, n: int, dtype: Any = jnp.float64) -> AugmentedSet:
+        """An augmented set with n base points."""
+        return augment(self.action.data(n, dtype=dtype), jnp.zeros(n, dtype), self.rep)
+
+    def points(self, n: int, dtype: Any = jnp.float64) -> Any:
+        """The points of such a set."""
+        return _augmented_points(self.train(n, dtype))
+
+
+@jax.jit
+def _augmented_points(train: AugmentedSet) -> Any:
+    return train.x
+
+
+def _flat(stax: Any) -> Any:
+    return stax.serial(stax.Flatten(), stax.Dense(1, 1.3, 0.2))
+
+
+def _pooled(stax: Any) -> Any:
+    return stax.serial(stax.GlobalAvgPool(), stax.Dense(1, 1.3, 0.2))
+
+
+def _flattened_mlp(stax: Any) -> Any:
+    return stax.serial(stax.Flatten(), stax.Dense(8, 1.3, 0.2), stax.Relu(), stax.Dense(1))
+
+
+def _deep(stax: Any) -> Any:
+    conv = stax.serial(stax.Conv(8, (3, 3), (1, 1), "SAME", 1.4, 0.1), stax.Relu(), stax.AvgPool((2, 2), (2, 2)))
+    return stax.serial(conv, stax.Conv(8, (2, 2), None, "VALID", 1.4, 0.1), stax.Erf(), _flat(stax))
+
+
+# Biases everywhere: without them the kernels of symmetric data are singular.
+NETWORKS: dict[str, Callable] = {
+    "MLP": mlp(lambda s: s.Relu(), 2),
+    "erf MLP": mlp(lambda s: s.Erf(), 2),
+    "flattened MLP": _flattened_mlp,
+    "CNN, VALID": cnn(_flat, depth=1),
+    "CNN, SAME": cnn(_pooled, depth=1, padding="SAME"),
+    "CNN, CIRCULAR": cnn(_flat, depth=1, padding="CIRCULAR"),
+    "CNN, VALID, spatial": cnn(depth=1),
+    "CNN, SAME, spatial": cnn(depth=1, padding="SAME", activation="Erf"),
+    "CNN, CIRCULAR, spatial": cnn(depth=1, padding="CIRCULAR"),
+    "CNN, strided, spatial": cnn(depth=1, filter_shape=(2, 2), strides=(2, 2)),
+    "CNN with pooling": _deep,
+    "GNN": gnn(_pooled, depth=2),
+    "GNN, nodes": gnn(depth=1),
+}
+_ROWS = {
+    "MLP": (
+        "trivial, C3",
+        "plane, C5",
+        "vectors, O",
+        "vectors, I",
+        "letters, S4",
+        "regular, Q8",
+        "parity, S3",
+        "irrep, A5",
+        "restricted, SO(3) to D3",
+    ),
+    "erf MLP": ("sum, S4",),
+    "flattened MLP": ("images, D2",),
+    "CNN, VALID": ("images, C4",),
+    "CNN, SAME": ("images, D4", "half turn, not square"),
+    "CNN, CIRCULAR": ("flip alone",),
+    "CNN, VALID, spatial": ("images, C4",),
+    "CNN, SAME, spatial": ("vector fields, D4",),
+    "CNN, CIRCULAR, spatial": ("translations",),
+    "CNN, strided, spatial": ("images, D4",),
+    "CNN with pooling": ("images, D4",),
+    "GNN": ("relabelling with features, S4",),
+    "GNN, nodes": ("node features, O", "relabelling, C5"),
+}
+_KERNELS = {name: build(stax)[2] for name, build in NETWORKS.items()}
+# What the theorems hold for.
+CASES = {
+    f"{network} on {action}": Case(ORTHOGONAL[action], _KERNELS[network])
+    for network, actions in _ROWS.items()
+    for action in actions
 }

@@ -7,7 +7,8 @@ import pytest
 
 from ntk_equiv import augment, groups, reps
 from ntk_equiv.orbits import augment_batches
-from tests.cases import ORTHOGONAL, Action, Graph
+from ntk_equiv.stax import Graph
+from tests.cases import ORTHOGONAL, Action
 from tests.tolerances import ROUNDING, assert_close
 
 C3, C4, D4 = groups.cyclic(3), groups.cyclic(4), groups.dihedral(4)

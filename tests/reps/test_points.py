@@ -9,7 +9,7 @@ import pytest
 import scipy.ndimage
 
 from ntk_equiv import groups, reps
-from tests.cases import Graph
+from ntk_equiv.stax import Graph
 from tests.tolerances import ROUNDING, assert_close
 
 C2, C4, C8, D2, D4 = groups.cyclic(2), groups.cyclic(4), groups.cyclic(8), groups.dihedral(2), groups.dihedral(4)

@@ -1,0 +1,21 @@
+"""The theorems on symmetry as functions that measure how well they hold.
+
+With Θ the neural tangent kernel, 𝒦 the NNGP kernel, ρ_X the action on inputs, ρ_K = `rep_x.spatial(shape)` the action
+on the positions of outputs (the identity if there are none), 𝒳 an augmented set and Π(g) its `permutation_matrix`:
+
+    `kernel_transformation`   Θ(ρ_X(g)x, ρ_X(g)x') = ρ_K(g) Θ(x, x') ρ_K(g)ᵀ, and the same of 𝒦
+    `shift_of_permutation`    Π(g) F = ρ_K(g) F Π(g) ρ_K(g)ᵀ for analytic functions F of Θ(𝒳, 𝒳) and 𝒦(𝒳, 𝒳)
+    `assert_equivariant`      f(ρ_X(g)x) = ρ_Y(g) f(x) for any function f
+
+The first two are Theorem "Kernel transformation" and Lemma "Shift of permutation" of Gerken & Kessel, "Emergent
+Equivariance in Deep Ensembles". Their assumptions can fail in ways that are easy to overlook, such as a stride that
+leaves out a column of pixels. So each returns a `Violation`: how far the two sides are apart at most, for which element
+and where, and how large they are themselves.
+"""
+
+from ntk_equiv.theorems._functions import assert_equivariant
+from ntk_equiv.theorems._kernels import kernel_transformation
+from ntk_equiv.theorems._permutations import shift_of_permutation
+from ntk_equiv.theorems._violation import Violation
+
+__all__ = ["Violation", "assert_equivariant", "kernel_transformation", "shift_of_permutation"]
