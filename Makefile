@@ -3,8 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 LOWEST := .venv-lowest
-# For what pytest should do differently this time, as in `make test PYTEST_FLAGS='-x -k gram'`.
-PYTEST_FLAGS ?=
+# Two processes, because compiling, which is most of the work, keeps one core busy. For something else this time:
+# `make test PYTEST_FLAGS='-x -k gram'`.
+PYTEST_FLAGS ?= -n 2
 PIP_INSTALL := -m pip install --disable-pip-version-check -qq
 # neural-tangents, the oracle of the tests and the peer of the benchmarks, without the TensorFlow it asks for.
 ORACLE := --no-deps neural-tangents==0.6.5 'frozendict>=2.4'

@@ -67,6 +67,8 @@ def gram(
     """
     get = ("nngp", "ntk") if get is None else get if isinstance(get, str) else tuple(get)
     symmetric = x2 is None
+    if hasattr(kernel_fn, "checked"):
+        x1, x2 = kernel_fn.checked(x1, "x1"), None if symmetric else kernel_fn.checked(x2, "x2")
     n1, n2 = _count(x1, "x1"), _count(x1 if symmetric else x2, "x2")
     if not is_concrete((x1, x2)) or n1 == 0 or n2 == 0:
         whole = kernel_fn(x1, x2, get)

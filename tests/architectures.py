@@ -12,12 +12,16 @@ import numpy as np
 
 
 class Architecture(NamedTuple):
-    """A network to build, and the shape of one input sample (`graph`: with a random adjacency)."""
+    """A network to build, and the shape of one input sample.
+
+    `graph` says that it has a random adjacency, between points of all spatial axes or only of `axes`.
+    """
 
     name: str
     build: Callable[[Any], Any]
     shape: tuple[int, ...]
     graph: bool = False
+    axes: tuple[int, ...] | None = None
 
     def inputs(self, seed: int, n: int, dtype: Any = jnp.float64) -> tuple[jax.Array, jax.Array | None]:
         """Random samples, and their adjacencies if this is a graph network."""
@@ -25,7 +29,7 @@ class Architecture(NamedTuple):
         x = jnp.asarray(rng.normal(size=(n, *self.shape)), dtype)
         if not self.graph:
             return x, None
-        nodes = self.shape[:-1]
+        nodes = self.shape[:-1] if self.axes is None else tuple(self.shape[axis - 1] for axis in self.axes)
         return x, jnp.asarray(rng.uniform(size=(n, *nodes, *nodes)) < 0.5, dtype)
 
 
@@ -157,5 +161,6 @@ ARCHITECTURES = [
     Architecture("graph-pooled", gnn(_gap, _dense), (5, 3), graph=True),
     Architecture("graph-nodes", gnn(_dense, depth=1), (4, 3), graph=True),
     Architecture("graph-sum", gnn(lambda s: s.GlobalSumPool(), _dense, depth=1), (4, 3), graph=True),
+    Architecture("graph-along-one-axis", _partly_aggregated, (2, 3, 2), graph=True, axes=(2,)),
     Architecture("graph-flatten", gnn(_flatten, _dense, depth=2), (4, 3), graph=True),
 ]

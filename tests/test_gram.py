@@ -63,6 +63,10 @@ def test_graphs_are_cut_along_their_samples():
     x = stax.Graph.of(rng.normal(size=(5, 4, 2)), rng.random((5, 4, 4)) < 0.5)
     kernel_fn = stax.serial(stax.Aggregate(), stax.Dense(1), stax.Relu(), stax.GlobalAvgPool(), stax.Dense(1))[2]
     assert_close(gram(kernel_fn, x, get="ntk", tile=2), kernel_fn(x, None, "ntk"), {"float64": 1e-14})
+    shared = stax.Graph(x.nodes, jnp.ones((4, 4)) - jnp.eye(4))
+    expected = kernel_fn(stax.Graph.of(*shared), None, "ntk")
+    assert_close(kernel_fn(shared, None, "ntk"), expected, {"float64": 1e-15})
+    assert_close(gram(kernel_fn, shared, get="ntk", tile=2), expected, {"float64": 1e-14})
 
 
 def test_results_in_device_memory_are_the_same(monkeypatch):
@@ -109,7 +113,9 @@ def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="`tile` must be a positive integer, got 0"):
         gram(KERNEL_FN, X, tile=0)
     with pytest.raises(ValueError, match="`x1` must be an array of samples"):
-        gram(KERNEL_FN, jnp.array(1.0))
+        gram(lambda x1, x2=None, get=None: x1 @ x2.T, jnp.array(1.0))
+    with pytest.raises(ValueError, match="`x1` must be samples stacked along the first axis"):
+        gram(KERNEL_FN, jnp.ones(3))
     with pytest.raises(ValueError, match="`get` must be one of 'nngp', 'ntk'"):
         gram(KERNEL_FN, X, get="kernel")
     with pytest.raises(ValueError, match="`x2` must be samples like those of `x1`"):

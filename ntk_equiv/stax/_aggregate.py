@@ -34,7 +34,8 @@ class NeighbourSum(Linear):
     def trace(self, points: Points) -> Trace:
         if points.adjacency is None:
             raise _no_graph()
-        return self.to_dense(points.adjacency)
+        grid = tuple(points.grid[axis] for axis in self.aggregated(len(points.grid)))
+        return check_adjacency(self.to_dense(points.adjacency), points.adjacency.shape[0], grid)
 
     def aggregated(self, rank: int) -> tuple[int, ...]:
         """Which of `rank` spatial axes hold nodes, counted from 0."""
@@ -52,6 +53,7 @@ class NeighbourSum(Linear):
             f"{batch}{''.join(sources)},a{tails}{heads},{other}{tails.translate(_PRIMED)}{heads.translate(_PRIMED)}"
             f"->{batch}{''.join(targets)}"
         )
+        left, right = left.astype(k.dtype), right.astype(k.dtype)
         return jnp.einsum(subscripts, k, left, right, precision=lax.Precision.HIGHEST)
 
 
@@ -102,7 +104,8 @@ def Aggregate(
         if pattern is None:
             raise _no_graph()
         nodes = tuple(a + 1 for a in aggregation.aggregated(x.ndim - 2))
-        pattern = check_adjacency(jnp.asarray(to_dense(pattern), x.dtype), x, nodes)
+        grid = tuple(x.shape[axis] for axis in nodes)
+        pattern = check_adjacency(jnp.asarray(to_dense(pattern), x.dtype), x.shape[0], grid)
         count = len(nodes)
         summed = lax.dot_general(x, pattern, ((nodes, tuple(range(1, count + 1))), ((0,), (0,))))
         return jnp.moveaxis(summed, tuple(range(-count, 0)), nodes)

@@ -22,6 +22,7 @@ from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from ntk_equiv._typing import Array
 
@@ -30,7 +31,7 @@ SNAP = 16
 
 
 @jax.custom_jvp
-def arc_cosine_kernels(gap: Array) -> tuple[Array, Array]:
+def arc_cosine_kernels(gap: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
     """1 − κ₁ and κ₀, the normalised arc-cosine kernels, at cosine 1 − gap.
 
     >>> one_minus_k1, k0 = arc_cosine_kernels(jnp.array([0.0, 1.0, 2.0]))
@@ -55,7 +56,7 @@ def _arc_cosine_kernels_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 
 @jax.custom_jvp
-def arcsin(z: Array) -> Array:
+def arcsin(z: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """The inverse sine on (−1, 1), to rounding error relative to 1.
 
     >>> print(arcsin(jnp.array([-0.5, 0.0, 0.5])) * 6 / jnp.pi)
@@ -71,7 +72,7 @@ def _arcsin_jvp(primals: tuple, tangents: tuple) -> tuple:
     return arcsin(z), dz / jnp.sqrt((1 - z) * (1 + z))
 
 
-def gap_of(c: Array) -> Array:
+def gap_of(c: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """1 − c for a cosine that carries rounding errors; one that is ±1 up to rounding is taken to be exactly that.
 
     Rounding would otherwise be magnified to its square root. The price is paid by pairs that are distinct and yet that
@@ -85,7 +86,7 @@ def gap_of(c: Array) -> Array:
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
-def snapped(c: Array, tolerance: float) -> Array:
+def snapped(c: Float[Array, "*shape"], tolerance: float) -> Float[Array, "*shape"]:
     """`c`, with values within `tolerance` of ±1 made exactly so; the derivative is left as it was."""
     return jnp.where(jnp.abs(c) >= 1 - tolerance, jnp.sign(c), c)
 
@@ -95,7 +96,7 @@ def _snapped_jvp(tolerance: float, primals: tuple, tangents: tuple) -> tuple:
     return snapped(*primals, tolerance), tangents[0]
 
 
-def _evaluate(name: str, gap: Array) -> Array:
+def _evaluate(name: str, gap: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     coefficients = _polynomial(name, 17 if jnp.finfo(gap.dtype).bits > 32 else 7)
     u = 2 * gap - 1
     value = jnp.full_like(gap, coefficients[-1])

@@ -12,7 +12,8 @@ class Graph(NamedTuple):
     """Samples that are graphs: node features, and a weighted adjacency for each sample.
 
     `adjacency[n, i, j]` is the weight with which node j of sample n receives from node i, as in neural-tangents.
-    A pytree with the sample axis leading in both arrays; `Graph.of` also takes one adjacency for all samples.
+    Networks also take `Graph(nodes, adjacency)` with one adjacency `[nodes, nodes]` for all samples; `Graph.of` gives
+    each sample its copy, so that the sample axis leads in both arrays and the graphs can be cut and augmented.
 
     Example:
         >>> ring = jnp.roll(jnp.eye(4), 1, axis=0) + jnp.roll(jnp.eye(4), -1, axis=0)
@@ -28,22 +29,28 @@ class Graph(NamedTuple):
     def of(cls, nodes: Any, adjacency: Any) -> "Graph":
         """A checked graph; an adjacency `[nodes, nodes]` without sample axis is shared by all samples."""
         nodes = floating(nodes, "nodes")
-        adjacency = jnp.asarray(adjacency, nodes.dtype)
-        grid = nodes.shape[1:-1]
-        if adjacency.ndim == 2 * len(grid):
-            adjacency = jnp.broadcast_to(adjacency, nodes.shape[:1] + adjacency.shape)
-        return cls(nodes, check_adjacency(adjacency, nodes))
+        graph = with_own_adjacency(cls(nodes, jnp.asarray(adjacency, nodes.dtype)))
+        if graph.adjacency.ndim == 2 * nodes.ndim - 3:
+            check_adjacency(graph.adjacency, nodes.shape[0], nodes.shape[1:-1])
+        return graph
 
 
-def check_adjacency(adjacency: Array, nodes: Array, aggregated: tuple[int, ...] | None = None) -> Array:
-    """`adjacency`, if it has one weight for each sample and ordered pair of nodes."""
-    grid = nodes.shape[1:-1] if aggregated is None else tuple(nodes.shape[a] for a in aggregated)
-    expected = (nodes.shape[0], *grid, *grid)
+def with_own_adjacency(graph: Graph) -> Graph:
+    """`graph` with one adjacency for each sample, also where one was given for all."""
+    nodes, adjacency = floating(graph.nodes, "nodes"), jnp.asarray(graph.adjacency)
+    if adjacency.ndim == 2 * (nodes.ndim - 2):
+        adjacency = jnp.broadcast_to(adjacency, nodes.shape[:1] + adjacency.shape)
+    return Graph(nodes, adjacency)
+
+
+def check_adjacency(adjacency: Array, samples: int, grid: tuple[int, ...]) -> Array:
+    """`adjacency`, if it has one weight for each sample and each ordered pair of points of `grid`."""
+    expected = (samples, *grid, *grid)
     if adjacency.shape != expected:
         raise refusal(
             "adjacency",
             expected=f"of shape {expected}: samples, sending nodes, receiving nodes",
-            got=f"shape {adjacency.shape} for nodes of shape {nodes.shape}",
+            got=f"shape {adjacency.shape}",
             fix="Use `Graph.of(nodes, adjacency)` to share one adjacency matrix among all samples.",
         )
     return adjacency
@@ -51,6 +58,4 @@ def check_adjacency(adjacency: Array, nodes: Array, aggregated: tuple[int, ...] 
 
 def as_graph(x: Any, pattern: Any) -> Any:
     """`x` together with neural-tangents' `pattern` keyword, if that was given."""
-    if pattern is None:
-        return x
-    return Graph(x, jnp.asarray(pattern, x.dtype))
+    return x if pattern is None else Graph(x, jnp.asarray(pattern))

@@ -21,7 +21,7 @@ from ntk_equiv._check import floating, one_of, refusal
 from ntk_equiv._typing import Array, Get, Inputs, Kernel
 from ntk_equiv.stax._arc import SNAP, snapped
 from ntk_equiv.stax._certificate import Certificate
-from ntk_equiv.stax._graph_input import Graph, as_graph
+from ntk_equiv.stax._graph_input import Graph, as_graph, with_own_adjacency
 from ntk_equiv.stax._rule import Rule
 from ntk_equiv.stax._state import COVARIANCE, NOTHING, Need, Pairs, Points, inverse_root, materialize, safe_sqrt
 
@@ -75,6 +75,10 @@ class KernelFn:
         """What is proven about these kernels for all inputs; bounds on continuous groups use it."""
         return self.rule.certificate
 
+    def checked(self, x: Inputs, argument: str = "x") -> Inputs:
+        """`x` as this network takes it; an adjacency that all graphs share is given to each of them."""
+        return check_inputs(x, argument)
+
     def points(self, x: Inputs) -> Any:
         """What `pairs` needs to know about each sample: a pytree of arrays with leading axis n."""
         return _points(self.rule, check_inputs(x, "x"))
@@ -121,7 +125,7 @@ def nodes_of(x: Inputs) -> Array:
 def check_inputs(x: Inputs, argument: str) -> Inputs:
     """`x` as JAX arrays, if it is a batch of floating-point samples."""
     if isinstance(x, Graph):
-        return Graph.of(x.nodes, x.adjacency)
+        return with_own_adjacency(x)
     x = floating(x, argument)
     if x.ndim < 2:
         raise refusal(

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from ntk_equiv._check import refusal
 from ntk_equiv._typing import ApplyFn, InitFn
-from ntk_equiv.stax._graph_input import Graph
+from ntk_equiv.stax._graph_input import Graph, with_own_adjacency
 from ntk_equiv.stax._kernel_fn import KernelFn
 from ntk_equiv.stax._rule import Rule
 
@@ -33,7 +33,7 @@ def network(init: Callable, apply: Callable, rule: Rule) -> Network:
 
     def apply_fn(params: Any, x: Any, *, pattern: Any = None, **kwargs: Any) -> Any:
         if isinstance(x, Graph):
-            x, pattern = x
+            x, pattern = with_own_adjacency(x)
         return apply(params, x, pattern=pattern, **kwargs)
 
     return Network(init, apply_fn, KernelFn(rule))

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from ntk_equiv._check import refusal
 from ntk_equiv._typing import Array
@@ -130,7 +131,7 @@ class Activation(Rule):
         return {"q": q}
 
     @abstractmethod
-    def second_moment(self, q: Array) -> Array:
+    def second_moment(self, q: Float[Array, "n *grid"]) -> Float[Array, "n *grid"]:
         """E[φ(u)²] for u ~ N(0, q)."""
 
     def need(self, need: Need) -> Need:

@@ -24,6 +24,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jaxtyping import Float
 
 from ntk_equiv._typing import Array
 
@@ -131,13 +132,13 @@ def diagonal(k: Array, batch_axes: int) -> Array:
     return k
 
 
-def safe_sqrt(q: Array) -> Array:
+def safe_sqrt(q: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """√q with derivative 0 instead of infinity at q = 0."""
     positive = q > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, q, 1)), 0)
 
 
-def inverse_root(q: Array) -> Array:
+def inverse_root(q: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """1/√q, and 0 at q = 0."""
     positive = q > 0
     return jnp.where(positive, lax.rsqrt(jnp.where(positive, q, 1)), 0)
