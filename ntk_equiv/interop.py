@@ -33,9 +33,7 @@ def neural_tangents() -> ModuleType:
 
     Example:
         >>> nt = neural_tangents()
-        >>> _, _, kernel_fn = nt.stax.serial(nt.stax.Dense(8), nt.stax.Relu(), nt.stax.Dense(1))
-        >>> kernel_fn(jax.numpy.ones((1, 3)), None, "ntk").shape
-        (1, 1)
+        >>> init_fn, apply_fn, kernel_fn = nt.stax.Dense(8)
     """
     if importlib.util.find_spec("neural_tangents") is None:
         raise ModuleNotFoundError(

@@ -143,6 +143,7 @@ def serial(*layers: Network) -> Network:
     """Layers one after another.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from ntk_equiv import stax
         >>> init_fn, apply_fn, kernel_fn = stax.serial(stax.Dense(16), stax.Relu(), stax.Dense(2))
         >>> output_shape, params = init_fn(jax.random.key(0), (-1, 3))
@@ -170,6 +171,7 @@ def parallel(*layers: Network) -> Network:
     """Layers side by side: each is applied to its own entry of a tuple, as `FanOut` makes it.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from ntk_equiv import stax
         >>> block = stax.serial(stax.FanOut(2), stax.parallel(stax.Dense(4), stax.Dense(4)), stax.FanInSum())
         >>> print(block.kernel_fn(jnp.ones((1, 3)), None, "ntk"))
@@ -192,6 +194,7 @@ def repeat(layer: Network, n: int) -> Network:
     """The same layer `n` times, with new weights each time; its output must have the shape of its input.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from ntk_equiv import stax
         >>> block = stax.serial(stax.Dense(4, W_std=2**0.5), stax.Relu())
         >>> print(stax.repeat(block, 3).kernel_fn(jnp.ones((1, 4)), None, "nngp").round(6))
@@ -204,6 +207,7 @@ def FanOut(num: int) -> Network:
     """One input to `num` branches.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> _, apply_fn, _ = FanOut(2)
         >>> len(apply_fn((), jnp.ones((1, 3))))
         2
@@ -218,6 +222,7 @@ def FanInSum() -> Network:
     At most one of them may end without a layer with weights, such as the skip connection of a residual network.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from ntk_equiv import stax
         >>> residual = stax.serial(stax.FanOut(2), stax.parallel(stax.Identity(), stax.Dense(3)), stax.FanInSum())
         >>> print(*residual.kernel_fn(jnp.ones((1, 3))))
@@ -230,6 +235,7 @@ def Identity() -> Network:
     """What comes in goes out.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> print(*Identity().kernel_fn(jnp.ones((1, 3))))
         [[1.]] [[0.]]
     """

@@ -165,6 +165,7 @@ def Flatten(batch_axis: int = 0, batch_axis_out: int = 0) -> Network:
     """Turn all positions and channels into features of one vector.
 
     Example:
+        >>> import jax
         >>> init_fn, _, kernel_fn = Flatten()
         >>> init_fn(jax.random.key(0), (-1, 4, 4, 3))[0]
         (-1, 48)
