@@ -51,7 +51,7 @@ class Window:
                     fix='Use a smaller window, or padding="SAME".',
                 )
             return ((0, 0),) * len(grid)
-        return tuple(lax.padtype_to_pads(grid, self.shape, self.strides, "SAME"))
+        return tuple(_same(*axis) for axis in zip(grid, self.shape, self.strides, strict=True))
 
     def output(self, grid: tuple[int, ...]) -> tuple[int, ...]:
         """The grid of window positions."""
@@ -92,6 +92,13 @@ class Window:
             return x
         mode = "wrap" if self.padding == "CIRCULAR" else "constant"
         return jnp.pad(x, [pads.get(axis, (0, 0)) for axis in range(x.ndim)], mode=mode)
+
+
+def _same(extent: int, size: int, stride: int) -> tuple[int, int]:
+    """Cells before and after that make the output as large as the input divided by the stride; odd ones come after."""
+    outputs = -(-extent // stride)
+    total = max((outputs - 1) * stride + size - extent, 0)
+    return total // 2, total - total // 2
 
 
 def _sum_of_shifts(k: Array, axes: tuple[int, ...], size: int, stride: int, extent: int) -> Array:
