@@ -52,7 +52,7 @@ def test_subgroups_of_the_plane_with_flips() -> None:
 def test_distance_is_the_angle() -> None:
     key_a, key_b = jax.random.split(jax.random.key(0))
     a, b = groups.SO3.sample(key_a, 50), groups.SO3.sample(key_b, 50)
-    expected = (Rotation.from_matrix(np.asarray(a)).inv() * Rotation.from_matrix(np.asarray(b))).magnitude()
+    expected = (Rotation.from_matrix(np.array(a)).inv() * Rotation.from_matrix(np.array(b))).magnitude()
     np.testing.assert_allclose(groups.SO3.distance(a, b), expected, atol=1e-13)
 
 
