@@ -1,0 +1,5 @@
+"""TODO"""
+from ntk_equiv.bounds._members import deviation_probability, deviation_quantile, min_ensemble_size
+from ntk_equiv.bounds._records import Enclosure, Sampled
+from ntk_equiv.bounds._simultaneous import sampled_ensemble_size, simultaneous_ensemble_size, simultaneous_probability
+from ntk_equiv.bounds._discretization import DiscretizationError, discretization_error

@@ -1,0 +1,188 @@
+"""How densely a finite set of elements lies in a continuous group, as a representation sees it.
+
+    ε = max_{g ∈ G} min_{g' ∈ A} ‖ρ_X(g) − ρ_X(g')‖
+
+SO(2), frequencies m, elements at the angles a_j:   ε = max_θ min_j max_m 2|sin(m(θ − a_j)/2)|, jointly over the
+frequencies, enclosed to rounding by branch and bound. For one frequency and C_k it is 2 sin(π gcd(m, k)/(2k)).
+
+SO(3): ‖ρ(g) − ρ(g')‖ = F(ω) with ω the angle between g and g', F(ω) = max_m 2|sin(mω/2)|. The covering angle ω_A, the
+largest angle of any rotation from its nearest element of A, comes from the convex hull of the quaternions ±q of A: the
+points furthest from all of them are the normals of its facets, at the offset cos(ω_A/2). Then
+
+    min_{ω ≥ ω_A} F(ω)  ≤  ε  ≤  max_{ω ≤ ω_A} F(ω),
+
+equal for the vector representation, where ε = 2 sin(ω_A/2); where they differ, branch and bound takes over.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from scipy.spatial import ConvexHull
+from scipy.spatial.transform import Rotation
+
+from ntk_equiv._check import refusal
+from ntk_equiv.bounds._branching import maximum
+from ntk_equiv.bounds._cells import Cells, angles_between, beyond, cells
+from ntk_equiv.bounds._records import Enclosure
+from ntk_equiv.bounds._weights import as_representation, distance, farthest, matrices, weights
+from ntk_equiv.groups import SO2, SO3, ContinuousGroup, FiniteGroup
+from ntk_equiv.reps import Representation
+
+ROUNDING = 1e-12
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class DiscretizationError(Enclosure):
+    """ε, between two certified values; it counts as the upper one.
+
+    Attributes:
+        lower: attained, by an element of the group that was evaluated.
+        upper: exceeded by no element.
+        certified: True; if all fails, the upper value is 2.
+        angle: the largest angle of a rotation from the nearest element of the set; None for groups other than SO(2)
+            and SO(3).
+    """
+
+    angle: float | None
+
+    @property
+    def exact(self) -> bool:
+        """Whether both values agree to rounding."""
+        return bool(self.upper - self.lower <= 10 * ROUNDING)
+
+
+def discretization_error(
+    rep: Any, subgroup: FiniteGroup | Any, /, *, rtol: float = 1e-3, max_cells: int = 100_000
+) -> DiscretizationError:
+    """ε = max_g min_{g'} ‖ρ_X(g) − ρ_X(g')‖, the distance of a continuous group from a finite set of its elements.
+
+    Exact to rounding for all representations of SO(2), and for the vector representation of SO(3) and many others of
+    its representations; otherwise between two certified values.
+
+    Args:
+        rep: an orthogonal representation of a continuous group, or the group itself for its own matrices.
+        subgroup: a finite group of matrices such as `groups.SO2.finite(8)`, or matrices [count, n, n], which need not
+            be a subgroup here; bounds on the invariance error need one.
+        rtol: for SO(3), the relative width at which the search for the value ends.
+        max_cells: for SO(3), how many cells it may look at.
+
+    Raises:
+        ValueError: the elements are not in the group, or the representation is not orthogonal.
+
+    Example:
+        >>> from ntk_equiv import bounds, groups
+        >>> bounds.discretization_error(groups.SO2, groups.SO2.finite(6))       # 2 sin(15°)
+        <between 0.518 and 0.518, certified>
+        >>> found = bounds.discretization_error(groups.SO3, groups.SO3.finite("I"))
+        >>> round(found.angle * 180 / 3.141592653589793, 2), found.exact
+        (44.48, True)
+    """
+    rep = as_representation(rep)
+    elements = _elements(rep.group, subgroup)  # type: ignore[arg-type]
+    if rep.group == SO2:
+        lower, upper = _planar(weights(rep), elements)
+    elif rep.group == SO3:
+        lower, upper = _spatial(weights(rep), elements, rtol, max_cells)
+    else:
+        return DiscretizationError(*_of_other_groups(rep, elements, rtol, max_cells), True, None)
+    return DiscretizationError(lower, upper, True, covering_angle(elements))
+
+
+def covering_angle(elements: np.ndarray) -> float:
+    """The largest angle of any rotation from the nearest of the elements [count, d, d] of SO(2) or SO(3)."""
+    if elements.shape[1] == 2:
+        angles = np.sort(np.arctan2(elements[:, 1, 0], elements[:, 0, 0]))
+        return float(np.max(np.diff(np.append(angles, angles[0] + 2 * np.pi)))) / 2
+    return float(np.max(2 * np.arccos(np.clip(_deep_holes(elements)[1], 0, 1))))
+
+
+def _deep_holes(elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Quaternions locally furthest from the ±q of rotations, the facets of their hull, and their cosines with them."""
+    quaternions = Rotation.from_matrix(elements).as_quat()
+    _, sizes, directions = np.linalg.svd(quaternions)
+    flat = directions[np.append(sizes, np.zeros(4))[:4] < 1e-9 * sizes[0]]
+    if len(flat):  # a direction orthogonal to all: half a turn away from every element
+        return flat, np.zeros(len(flat))
+    facets = ConvexHull(np.concatenate([quaternions, -quaternions])).equations
+    return facets[:, :4], -facets[:, 4]
+
+
+def _elements(group: ContinuousGroup, subgroup: Any) -> np.ndarray:
+    """The matrices of a finite group, or of any finite set, after checking that they are in the group."""
+    mats = np.array(subgroup.matrices if isinstance(subgroup, FiniteGroup) else subgroup, dtype=float)
+    if mats.ndim != 3 or not len(mats) or not group.contains(mats, tol=1e-4):
+        got = "a group without matrices" if mats.ndim == 0 else f"an array of shape {mats.shape}"
+        fix = "Make it with `finite` of the continuous group, or pass matrices [count, n, n] from it."
+        raise refusal("subgroup", expected=f"elements of {group}", got=got, fix=fix)
+    return mats
+
+
+def _planar(frequencies: np.ndarray, elements: np.ndarray) -> tuple[float, float]:
+    angles = np.sort(np.arctan2(elements[:, 1, 0], elements[:, 0, 0]))
+    angles = angles - angles[0]
+    # For equal steps ε(θ) is periodic and even. Elsewhere the whole circle is searched.
+    step = 2 * np.pi / len(angles)
+    regular = np.allclose(angles, step * np.arange(len(angles)), atol=1e-6)
+
+    def bounded(parts: Cells) -> tuple[np.ndarray, np.ndarray]:
+        away = distance(frequencies, parts.centre - angles[None, :]).min(axis=1)
+        return away, farthest(frequencies, parts.radius)
+
+    start = cells(SO2, step / 2 if regular else 2 * np.pi)
+    found = maximum(bounded, start, rtol=0.0, atol=ROUNDING, max_cells=10**6, ceiling=2.0)
+    return found.lower, found.upper
+
+
+def _spatial(frequencies: np.ndarray, elements: np.ndarray, rtol: float, max_cells: int) -> tuple[float, float]:
+    angle = covering_angle(elements)
+    lower, upper = _nearest_beyond(frequencies, angle), float(farthest(frequencies, angle))
+    if upper - lower <= ROUNDING:
+        return lower, upper
+    closed = _is_closed(elements)
+
+    def bounded(parts: Cells) -> tuple[np.ndarray, np.ndarray]:
+        away = angles_between(parts.elements, elements)
+        slack = farthest(frequencies, parts.radius)
+        if closed:
+            slack = np.where(beyond(parts, away), -np.inf, slack)
+        return distance(frequencies, away).min(axis=1), slack
+
+    found = maximum(bounded, cells(SO3), rtol=rtol, atol=0.0, max_cells=max_cells, ceiling=upper)
+    return max(lower, found.lower), found.upper
+
+
+def _is_closed(elements: np.ndarray) -> bool:
+    """Whether rotations [count, 3, 3] are a group."""
+    if len(elements) > 120:  # too many products for what knowing it would save
+        return False
+    products = (elements[:, None] @ elements[None]).reshape(-1, 3, 3)
+    return bool((angles_between(products, elements).min(axis=1) < 1e-6).all())
+
+
+def _nearest_beyond(frequencies: np.ndarray, angle: float) -> float:
+    """min F(ω) over ω ≥ `angle`: at an end, or where two of its sines cross."""
+    m = frequencies[frequencies > 0]
+    if not m.size:
+        return 0.0
+    # |sin(aω/2)| = |sin(bω/2)| where (a ± b)ω is a multiple of 2π.
+    slopes = np.unique(np.abs(np.concatenate([(m[:, None] + m).ravel(), (m[:, None] - m).ravel()])))
+    crossings = [2 * np.pi * np.arange(1, s // 2 + 1) / s for s in slopes[slopes > 0]]
+    places = np.concatenate([[angle, np.pi], *crossings])
+    return float(distance(m, places[places >= angle]).min())
+
+
+def _of_other_groups(rep: Representation, elements: np.ndarray, rtol: float, max_cells: int) -> tuple[float, float]:
+    """By samples from below; from above, in the plane and in space, by the elements of the same determinant."""
+    group: Any = rep.group
+    ours, drawn = matrices(rep, elements), matrices(rep, group.sample(jax.random.key(0), 256))
+    lower = max(float(np.linalg.norm(g - ours, ord=2, axis=(1, 2)).min()) for g in drawn)
+    flipped = np.linalg.det(elements) < 0
+    if group.n > 3 or flipped.all() or not flipped.any():
+        return lower, 2.0
+    mirror = np.diag([-1.0] + [1.0] * (group.n - 1))
+    parts = (elements[~flipped], mirror @ elements[flipped])
+    if group.n == 2:
+        return lower, max(_planar(weights(rep), part)[1] for part in parts)
+    return lower, max(_spatial(weights(rep), part, rtol, max_cells)[1] for part in parts)

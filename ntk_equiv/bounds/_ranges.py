@@ -1,0 +1,51 @@
+"""Checks of the numbers that bounds are asked with. Values are looked at where they are known, outside of jit."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ntk_equiv._check import is_concrete, refusal
+
+
+def variance(value: Any, argument: str = "variance") -> Any:
+    """`value`, if it is a variance: finite and not negative."""
+    fix = "Variances come from `ens.var(x, t)`; a negative one has another cause."
+    return _within(value, argument, "finite and not negative", lambda v: (v >= 0) & np.isfinite(v), fix)
+
+
+def positive(value: Any, argument: str = "delta") -> Any:
+    """`value`, if it is a finite number above zero."""
+    fix = "It is the deviation that is just tolerated, in the units of the outputs."
+    return _within(value, argument, "finite and positive", lambda v: (v > 0) & np.isfinite(v), fix)
+
+
+def probability(value: Any, argument: str = "epsilon") -> Any:
+    """`value`, if it is strictly between zero and one."""
+    fix = "It is the probability of a larger deviation, such as 0.05."
+    return _within(value, argument, "between 0 and 1, both excluded", lambda v: (v > 0) & (v < 1), fix)
+
+
+def count(value: Any, argument: str = "members") -> Any:
+    """`value`, if it is a number of at least one; it need not be whole."""
+    fix = "An ensemble has at least one member."
+    return _within(value, argument, "at least 1 and finite", lambda v: (v >= 1) & np.isfinite(v), fix)
+
+
+def one_time(t: Any) -> Any:
+    """`t`, if it is a single training time (or None, for the default of the filter)."""
+    if t is not None and jnp.ndim(t):
+        fix = "Ask for one time after the other."
+        raise refusal("t", expected="one training time", got=f"an array of shape {jnp.shape(t)}", fix=fix)
+    return t
+
+
+def _within(value: Any, argument: str, expected: str, holds: Any, fix: str) -> Any:
+    if is_concrete(value):
+        known = np.asarray(value)
+        if known.dtype.kind not in "fiu":
+            raise refusal(argument, expected="real numbers", got=f"dtype {known.dtype}", fix=fix, kind=TypeError)
+        wrong = known[~holds(known)]
+        if wrong.size:
+            raise refusal(argument, expected=expected, got=wrong[0], fix=fix)
+    return value

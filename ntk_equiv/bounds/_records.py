@@ -1,0 +1,130 @@
+"""What is not known exactly, and how well it is known: samples with their error, enclosures from two sides.
+
+Both stand for a number (or an array of them) in arithmetic and comparisons.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.special
+
+CONFIDENCE = 0.999
+
+
+class _Number(np.lib.mixins.NDArrayOperatorsMixin):
+    """Something that counts as its `value` wherever a number is wanted."""
+
+    @property
+    def _value(self) -> np.ndarray:
+        raise NotImplementedError
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._value, dtype=dtype)
+
+    def __array_ufunc__(self, ufunc: Callable, method: str, *inputs: Any, **settings: Any) -> Any:
+        plain = (np.asarray(value) if isinstance(value, _Number) else value for value in inputs)
+        return getattr(ufunc, method)(*plain, **settings)
+
+    def __float__(self) -> float:
+        return float(self._value)
+
+    def __int__(self) -> int:
+        return int(self._value)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sampled(_Number):
+    """A number, or an array of them, estimated from random draws.
+
+    Attributes:
+        value: the estimate.
+        lower: the lower end of an interval that contains the truth with probability `confidence`.
+        upper: its upper end.
+        confidence: that probability, for each entry by itself.
+        samples: the number of draws.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.bounds import Sampled
+        >>> p = Sampled.probability(np.array(50), 1000)
+        >>> p
+        <0.05, within [0.0302, 0.0767] with confidence 0.999, from 1000 samples>
+        >>> bool(p < 0.06), float(2 * p)
+        (True, 0.1)
+    """
+
+    value: Any
+    lower: Any
+    upper: Any
+    confidence: float
+    samples: int
+
+    def __repr__(self) -> str:
+        value, lower, upper = (_shown(v) for v in (self.value, self.lower, self.upper))
+        interval = f"within [{lower}, {upper}] with confidence {self.confidence}"
+        return f"<{value}, {interval}, from {self.samples} samples>"
+
+    @property
+    def _value(self) -> np.ndarray:
+        return np.asarray(self.value)
+
+    @classmethod
+    def probability(cls, hits: np.ndarray, samples: int, confidence: float = CONFIDENCE) -> "Sampled":
+        """The probability of an event that `hits` of the draws were, with the interval of Clopper and Pearson."""
+        doubt = (1 - confidence) / 2
+        with np.errstate(invalid="ignore"):
+            lower = np.where(hits > 0, scipy.special.betaincinv(np.maximum(hits, 1), samples - hits + 1, doubt), 0.0)
+            above = scipy.special.betaincinv(hits + 1, np.maximum(samples - hits, 1), 1 - doubt)
+        return cls(hits / samples, lower, np.where(hits < samples, above, 1.0), confidence, samples)
+
+    @classmethod
+    def quantile(cls, draws: np.ndarray, epsilon: float, confidence: float = CONFIDENCE) -> "Sampled":
+        """What non-negative draws (first axis) exceed with probability ε, with an interval between order statistics.
+
+        The interval holds for any law; its upper end is infinite if there are too few draws to tell.
+        """
+        samples, doubt = len(draws), (1 - confidence) / 2
+        ordered = np.concatenate([np.zeros_like(draws[:1]), np.sort(draws, axis=0), np.full_like(draws[:1], np.inf)])
+        # The number of draws below the quantile is binomial, with probability 1 − ε for each.
+        below = scipy.special.bdtr(np.arange(samples), samples, 1 - epsilon)
+        low, high = np.searchsorted(below, doubt, side="right"), np.searchsorted(below, 1 - doubt) + 1
+        place = np.clip(np.ceil((1 - epsilon) * samples), 1, samples).astype(int)
+        return cls(ordered[place], ordered[low], ordered[high], confidence, samples)
+
+    @classmethod
+    def mean(cls, draws: np.ndarray, confidence: float = CONFIDENCE) -> "Sampled":
+        """The mean of draws (first axis), with an interval of as many standard errors as a Gaussian needs."""
+        value, samples = draws.mean(axis=0), len(draws)
+        error = -scipy.special.ndtri((1 - confidence) / 2) * draws.std(axis=0, ddof=1) / np.sqrt(samples)
+        return cls(value, value - error, value + error, confidence, samples)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Enclosure(_Number):
+    """A number, or an array of them, between two others. It counts as the upper one.
+
+    Attributes:
+        lower: attained by an element of the group that was evaluated.
+        upper: exceeded by no element.
+        certified: whether that is proven, up to rounding, rather than estimated.
+    """
+
+    lower: Any
+    upper: Any
+    certified: bool
+
+    def __repr__(self) -> str:
+        kind = "certified" if self.certified else "estimated"
+        return f"<between {_shown(self.lower)} and {_shown(self.upper)}, {kind}>"
+
+    @property
+    def _value(self) -> np.ndarray:
+        return np.asarray(self.upper)
+
+
+def _shown(value: Any) -> str:
+    if np.ndim(value) == 0:
+        return str(value) if isinstance(value, int) else f"{float(value):.3g}"
+    return np.array2string(np.asarray(value), precision=3, threshold=6, separator=", ")

@@ -1,0 +1,138 @@
+"""ε against brute force: SO(2) over frequencies, SO(3) over subgroups and representations."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.spatial.transform import Rotation
+
+from ntk_equiv import bounds, groups, reps
+from ntk_equiv.bounds._cells import angles_between, cells
+from ntk_equiv.bounds._discretization import covering_angle
+from ntk_equiv.bounds._weights import weights
+
+
+def plane(*frequencies):
+    """SO(2) with these frequencies; 0 is a channel that stays."""
+
+    def mats(R):
+        powers = [jnp.linalg.matrix_power(R, m) if m else jnp.ones((1, 1)) for m in frequencies]
+        return jax.scipy.linalg.block_diag(*powers)
+
+    return reps.matrix(groups.SO2, mats)
+
+
+VECTORS = reps.matrix(groups.SO3)
+TENSORS = reps.tensor(VECTORS, VECTORS)
+
+
+@pytest.mark.parametrize(("m", "k"), [(1, 1), (1, 4), (2, 4), (2, 6), (3, 7), (4, 6), (5, 100)])
+def test_one_frequency(m, k):
+    found = bounds.discretization_error(plane(m), groups.SO2.finite(k))
+    assert found.exact
+    assert abs(float(found) - 2 * np.sin(np.pi * np.gcd(m, k) / (2 * k))) < 1e-11
+
+
+@pytest.mark.parametrize(("frequencies", "k"), [((1, 2), 6), ((2, 3), 6), ((3, 5), 7), ((0, 4, 6), 12), ((0, 1, 5), 9)])
+def test_several_frequencies_jointly(frequencies, k):
+    found = bounds.discretization_error(plane(*frequencies), groups.SO2.finite(k))
+    theta = np.linspace(0, 2 * np.pi / k, 4001)[:, None] - 2 * np.pi * np.arange(k) / k
+    brute = np.max([2 * np.abs(np.sin(m * theta / 2)) for m in frequencies], axis=0).min(axis=1).max()
+    assert found.exact
+    assert brute - 1e-11 <= found.upper <= brute + max(frequencies) * np.pi / k / 4000
+
+
+def test_the_largest_of_single_frequencies_is_too_small():
+    """Why jointly: each frequency by itself finds a near element, but not the same one."""
+    single = max(float(bounds.discretization_error(plane(m), groups.SO2.finite(6))) for m in (2, 5))
+    assert single < float(bounds.discretization_error(plane(2, 3), groups.SO2.finite(6))) - 0.01
+
+
+def test_any_set_of_angles():
+    elements = groups.SO2.finite(12).matrices[[0, 1, 5]]
+    assert abs(float(bounds.discretization_error(groups.SO2, elements)) - 2 * np.sin(np.radians(210) / 4)) < 1e-11
+
+
+@pytest.mark.parametrize(
+    ("which", "degrees"), [("T", 90.0), ("O", 62.7994), ("I", 44.4775), ("D2", 120.0), ("C1", 180.0), ("C7", 180.0)]
+)
+def test_covering_angles(which, degrees):
+    found = bounds.discretization_error(groups.SO3, groups.SO3.finite(which))
+    assert found.exact
+    assert abs(np.degrees(found.angle) - degrees) < 1e-4
+    assert abs(found.upper - 2 * np.sin(found.angle / 2)) < 1e-12
+
+
+@functools.cache
+def rotations(count):
+    return Rotation.random(count, rng=0).as_matrix()
+
+
+@pytest.mark.parametrize("which", ["T", "O", "I", "D3", "D8", "C4"])
+def test_covering_angles_against_brute_force(which):
+    """No rotation is further away; and climbing from the furthest of many gets there."""
+    group = groups.SO3.finite(which).matrices
+    angle = covering_angle(group)
+    away = angles_between(rotations(20_000), group).min(axis=1)
+    assert away.max() <= angle + 1e-9
+    best, rng = rotations(20_000)[np.argmax(away)], np.random.default_rng(1)
+    for scale in 0.3 * 0.8 ** np.arange(40):
+        near = Rotation.from_rotvec(scale * rng.normal(size=(200, 3))).as_matrix() @ best
+        near = np.concatenate([best[None], near])
+        best = near[np.argmax(angles_between(near, group).min(axis=1))]
+    assert angles_between(best[None], group).min() >= angle - 2e-3
+
+
+@pytest.mark.parametrize(("which", "rtol"), [("I", 1e-9), ("O", 0.02), ("T", 0.02)])
+def test_tensors(which, rtol):
+    """The norm in matrices, over many rotations, stays below the upper value and comes near the lower one."""
+    found = bounds.discretization_error(TENSORS, groups.SO3.finite(which), rtol=0.01)
+    kron = np.einsum("nab,ncd->nacbd", rotations(2000), rotations(2000)).reshape(-1, 9, 9)
+    group = groups.SO3.finite(which).matrices
+    ours = np.einsum("nab,ncd->nacbd", group, group).reshape(-1, 9, 9)
+    norms = [np.linalg.norm(g - ours, ord=2, axis=(1, 2)).min() for g in kron[:300]]
+    assert max(norms) <= found.upper + 1e-9
+    assert found.upper - found.lower <= rtol * found.lower
+    assert found.lower <= found.upper
+    assert max(norms) >= 0.9 * found.lower
+
+
+def test_reflections():
+    found = bounds.discretization_error(groups.O(2), groups.O(2).finite(5))
+    assert found.lower <= 2 * np.sin(np.pi / 10) <= found.upper + 1e-12
+    assert found.upper - found.lower < 0.01
+    assert bounds.discretization_error(groups.O(2), groups.SO2.finite(5).matrices).upper == 2
+    assert bounds.discretization_error(groups.SO(4), np.eye(4)[None]).upper == 2
+
+
+def test_frequencies():
+    np.testing.assert_array_equal(weights(plane(0, 3, 1)), [0, 1, 3])
+    np.testing.assert_array_equal(weights(TENSORS), [0, 1, 2])
+    np.testing.assert_array_equal(weights(reps.trivial(groups.SO3)), [0])
+
+
+@pytest.mark.parametrize("group", [groups.SO2, groups.SO3])
+def test_cells_cover_the_group(group):
+    """Every rotation lies in the radius of a cell, at each of three levels; and not all in much less."""
+    parts = cells(group)
+    sample = np.asarray(group.sample(jax.random.key(1), 300))
+    for _ in range(3):
+        parts = parts.split()
+        within = angles_between(sample, parts.elements) / parts.radius[None]
+        assert within.min(axis=1).max() <= 1 + 1e-9
+    assert within.min(axis=1).max() > 0.5
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="`subgroup` must be elements of SO"):
+        bounds.discretization_error(groups.SO2, groups.O(2).finite(3))
+    with pytest.raises(ValueError, match="`subgroup` must be elements of SO"):
+        bounds.discretization_error(groups.SO2, groups.SO3.finite("T"))
+    with pytest.raises(ValueError, match="a representation of a continuous group"):
+        bounds.discretization_error(reps.regular(groups.cyclic(3)), groups.SO2.finite(3))
+    skew = np.array([[1.0, 0.5], [0.0, 1.0]])
+    skewed = reps.matrix(groups.SO2, lambda R: jnp.asarray(skew) @ R @ jnp.asarray(np.linalg.inv(skew)))
+    with pytest.raises(ValueError, match="orthogonal"):
+        bounds.discretization_error(skewed, groups.SO2.finite(3))
