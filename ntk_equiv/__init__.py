@@ -8,6 +8,8 @@ The library follows one line of thought, and this is where its parts lie on it:
 - `groups` are finite groups with their irreps, and the rotation groups; `reps` are the ways in which they act on
   vectors, images and graphs;
 - `augment` makes a training set of all images of given points under a group;
+- `InfiniteEnsemble`, `ensemble_mean` and `ensemble_cov`, from `infinite`, are the infinitely wide ensemble trained on
+  such a set, exactly and at any time; `filters` are the ways to train it;
 - `theorems` measure how kernels, their Gram matrices and any function respect the symmetry;
 - `interop` lets networks written for neural-tangents take part.
 
@@ -19,17 +21,36 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the table below
-    from ntk_equiv import groups, interop, reps, stax, theorems
+    from ntk_equiv import filters, groups, infinite, interop, reps, stax, theorems
     from ntk_equiv._gram import gram
+    from ntk_equiv.infinite import InfiniteEnsemble, ensemble_cov, ensemble_mean
     from ntk_equiv.orbits import augment
 
-__all__ = ["augment", "gram", "groups", "interop", "reps", "stax", "theorems"]
+__all__ = [
+    "InfiniteEnsemble",
+    "augment",
+    "ensemble_cov",
+    "ensemble_mean",
+    "filters",
+    "gram",
+    "groups",
+    "infinite",
+    "interop",
+    "reps",
+    "stax",
+    "theorems",
+]
 
 # Where each public name lives: the module itself, or the module that defines it.
 _HOME = {
+    "InfiniteEnsemble": "ntk_equiv.infinite",
     "augment": "ntk_equiv.orbits",
+    "ensemble_cov": "ntk_equiv.infinite",
+    "ensemble_mean": "ntk_equiv.infinite",
+    "filters": "ntk_equiv.filters",
     "gram": "ntk_equiv._gram",
     "groups": "ntk_equiv.groups",
+    "infinite": "ntk_equiv.infinite",
     "interop": "ntk_equiv.interop",
     "reps": "ntk_equiv.reps",
     "stax": "ntk_equiv.stax",
