@@ -3,3 +3,5 @@ from ntk_equiv.bounds._members import deviation_probability, deviation_quantile,
 from ntk_equiv.bounds._records import Enclosure, Sampled
 from ntk_equiv.bounds._simultaneous import sampled_ensemble_size, simultaneous_ensemble_size, simultaneous_probability
 from ntk_equiv.bounds._discretization import DiscretizationError, discretization_error
+from ntk_equiv.bounds._orbit import OrbitDeviation, expected_osp, orbit_deviation
+from ntk_equiv.bounds._required import required_members

@@ -1,0 +1,208 @@
+"""The law of the equivariance error, against members drawn from the ensemble."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+
+from ntk_equiv import InfiniteEnsemble, augment, bounds, filters, groups, reps, stax
+from ntk_equiv.bounds._orbit_law import expected_root
+from tests.tolerances import assert_close, assert_mean
+
+KERNEL = stax.serial(stax.Dense(8, 1.5, 0.3), stax.Relu(), stax.Dense(1, 1.2, 0.1))[2]
+TURN = reps.matrix(groups.SO2.finite(4))
+X = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2)))
+TEST = jnp.asarray(np.random.default_rng(1).normal(size=(2, 2))) * 2
+DRAWS, TIME = 20_000, 0.7
+
+
+@functools.cache
+def ensemble(vector):
+    y = X[:, ::-1] if vector else X[:, 0] ** 2
+    train = augment(X, y, TURN, TURN if vector else None)
+    return InfiniteEnsemble(KERNEL, train, filters.gradient_flow(0.5), method="dense")
+
+
+@functools.cache
+def orbit_draws(vector):
+    """Members at all images of the test points, turned back: [draws, elements, n, channels]."""
+    orbit = TURN.orbit(TEST)
+    draws = ensemble(vector).sample(jax.random.key(5), orbit.reshape(-1, 2), TIME, DRAWS)
+    return np.asarray(draws).reshape(DRAWS, 4, 2, -1)
+
+
+def turned_back(draws):
+    return np.einsum("gji,sgnj->sgni", TURN.channels.matrices(4), draws) if draws.shape[-1] == 2 else draws
+
+
+def law(vector, **settings):
+    return bounds.orbit_deviation(ensemble(vector), TEST, TIME, **settings)
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_the_covariance_of_the_deviation(vector):
+    found = law(vector)
+    assert np.abs(found.bias).max() < 1e-12
+    draws = orbit_draws(vector)
+    moved = np.einsum("gij,snj->sgni", TURN.channels.matrices(4), draws[:, 0]) if vector else draws[:, :1]
+    D = draws - moved
+    assert_mean(np.einsum("sgni,sgnj->sngij", D, D)[:, :, 1:], found.covariance()[:, 1:])
+    assert_close(found.covariance(4), found.covariance() / 4)
+    assert np.abs(found.covariance()[:, 0]).max() < 1e-12  # nothing to deviate from at the identity
+
+
+def test_over_channels_it_is_not_a_multiple_of_the_identity():
+    """For a quarter turn the two channels are correlated by S(x, gx); for a half turn the variance exceeds 2S."""
+    S, found = np.asarray(ensemble(True).var(TEST, TIME)), law(True).covariance()
+    own = np.asarray([ensemble(True).cov(TEST[i : i + 1], TIME, -TEST[i : i + 1])[0, 0] for i in range(2)])
+    assert_close(found[:, 2], (2 * (S + own))[:, None, None] * np.eye(2))
+    assert found[:, 2, 0, 0].max() > 2 * S.max()
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_the_orbit_standard_deviation(vector):
+    found, back = law(vector), turned_back(orbit_draws(vector))
+    spread = np.sqrt(np.sum((back - back.mean(axis=1, keepdims=True)) ** 2, axis=(1, 3)) / 4)
+    assert_mean(spread, found.expected())
+    assert_mean(spread**2, found.root_mean_square() ** 2)
+    assert_close(found.expected(10_000), found.expected() / 100)
+    assert (found.expected() < found.root_mean_square()).all()
+    ensembles = back[: DRAWS // 10 * 10].reshape(-1, 10, *back.shape[1:]).mean(axis=1)
+    spread = np.sqrt(np.sum((ensembles - ensembles.mean(axis=1, keepdims=True)) ** 2, axis=(1, 3)) / 4)
+    assert_mean(spread, found.expected(10))
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_probabilities_quantiles_and_sizes(vector, key):
+    found, draws = law(vector), orbit_draws(vector)
+    moved = np.einsum("gij,snj->sgni", TURN.channels.matrices(4), draws[:, 0]) if vector else draws[:, :1]
+    sizes = np.linalg.norm(draws - moved, axis=3).max(axis=1)
+    delta = float(np.median(sizes))
+    frequency = np.mean(sizes > delta, axis=0)
+    probability = found.probability(1, delta, key=key)
+    error = 4 * np.sqrt(0.25 / DRAWS)
+    assert (probability.lower - error <= frequency).all()
+    assert (frequency <= probability.upper + error).all()
+    quantile = found.quantile(25, 0.1, key=key)
+    assert (np.mean(sizes / 5 > quantile.upper, axis=0) <= 0.1 + error).all()
+    assert (np.mean(sizes / 5 > quantile.lower, axis=0) >= 0.1 - error).all()
+    members = found.members(0.05, 0.1, key=key)
+    assert members.value.dtype == np.int64
+    assert (np.mean(sizes / np.sqrt(members.upper) > 0.05, axis=0) <= 0.1 + error).all()
+    assert (np.mean(sizes / np.sqrt(members.lower) > 0.05, axis=0) >= 0.1 - error).all()
+
+
+def test_a_group_that_did_not_augment():
+    """Eighth turns: the mean deviates as well, and no number of members helps below that."""
+    finer = reps.matrix(groups.SO2.finite(8))
+    found = law(False, rep_x=finer)
+    mean = np.asarray(ensemble(False).mean(finer.orbit(TEST).reshape(-1, 2), TIME)).reshape(8, 2)
+    assert_close(found.bias[..., 0], (mean - mean[:1]).T)
+    worst = np.abs(found.bias).max()
+    assert worst > 1e-3
+    with pytest.raises(ValueError, match="`delta` must be above"):
+        found.members(worst / 2, 0.1)
+    enough = found.members(2 * worst, 0.1, samples=2000)
+    above = found.probability(int(enough.upper.max()), 2 * worst, samples=2000)
+    assert (above.lower <= 0.1).all()
+    below = found.probability(int(enough.lower[0]), 2 * worst, samples=2000)
+    assert below.upper[0] >= 0.1
+    # √E[var] of many members is the spread of the mean.
+    assert_close(found.root_mean_square(1e30), np.std(mean, axis=0))
+    assert_close(found.expected(1e30), np.std(mean, axis=0))
+
+
+def test_a_readout_combines_channels():
+    weights = np.array([0.5, -1.0])
+    found, draws = law(True, readout=weights), orbit_draws(True) @ weights
+    assert_mean(draws.std(axis=1), found.expected())
+    assert_close(law(True, readout=np.eye(2), rep_y=TURN).expected(), law(True).expected())
+
+
+class Pixels(InfiniteEnsemble):
+    """A law on images that is as simple as can be: outputs [1, 2] with a covariance between pixels and points."""
+
+    def __init__(self, train):
+        self.train = train
+
+    def mean(self, x, t=None, *, f0=None):
+        return x**2
+
+    def cov(self, x, t=None, x2=None):
+        flat = np.asarray(x).reshape(len(x), 2)
+        K = np.exp(-0.5 * (flat[:, None, :, None] - flat[None, :, None, :]) ** 2)  # n, n, w, w'
+        return jnp.asarray(K)[:, :, None, None]
+
+
+def test_outputs_on_a_grid():
+    """Half turns exchange the two pixels of an image and those of the output."""
+    turn, rng = reps.rotate(groups.cyclic(2)), np.random.default_rng(2)
+    x = jnp.asarray(rng.normal(size=(3, 1, 2, 1)))
+    found = bounds.orbit_deviation(Pixels(augment(x, x, turn, turn)), x, 1.0)
+    assert np.abs(found.bias).max() < 1e-14
+    for i, (a, b) in enumerate(np.asarray(x).reshape(3, 2)):
+        points = np.array([a, b, b, a])  # the pixels of x and of the turned x
+        K = np.exp(-0.5 * (points[:, None] - points) ** 2)
+        draws = rng.multivariate_normal(points**2, K, size=40_000, method="eigh")
+        back = np.stack([draws[:, :2], draws[:, :1:-1]], axis=1)
+        D = draws[:, 2:] - draws[:, 1::-1]
+        spread = np.sqrt(np.sum((back - back.mean(axis=1, keepdims=True)) ** 2, axis=(1, 2)) / 2)
+        if spread.max() > 1e-6:
+            assert_mean(spread, found.expected()[i])
+            assert_mean(np.einsum("si,sj->sij", D, D), found.covariance()[i, 1])
+
+
+def test_same_predictions(key):
+    """The number of quarter turns that keep the class, counted in draws and predicted."""
+    ens = ensemble(True)
+    for members in (1, 20):
+        found = bounds.expected_osp(ens, TEST, TIME, members, key, rep_x=TURN)
+        draws = orbit_draws(True)[: DRAWS // members * members].reshape(-1, members, 4, 2, 2).mean(axis=1)
+        classes = draws.argmax(axis=-1)
+        counted = (classes == classes[:, :1]).sum(axis=1)
+        error = 5 * counted.std(axis=0) / np.sqrt(len(counted))
+        assert (np.abs(found.value - counted.mean(axis=0)) <= found.upper - found.value + error).all()
+    assert (found.value >= 1).all()
+    assert (found.value <= 4).all()
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.4])
+def test_the_expected_root_of_a_quadratic_form(mean):
+    """Against the integral over a normal distribution, for one squared Gaussian; and Monte Carlo, for several."""
+    density = scipy.stats.norm(mean, 0.6).pdf
+    expected = scipy.integrate.quad(lambda z: abs(z) * density(z), -10, 10, points=[0.0], epsabs=1e-13)[0]
+    assert_close(expected_root(np.array([[0.36]]), np.array([[mean**2]])), np.array([expected]))
+    values, squares = np.array([[1.0, 0.3, 1e-4, 0.0]]), np.array([[0.0, mean**2, 1.0, 0.2]])
+    z = np.random.default_rng(0).normal(size=(100_000, 4))
+    assert_mean(np.sqrt(np.sum((z * np.sqrt(values) + np.sqrt(squares)) ** 2, axis=1)), expected_root(values, squares)[0])
+    assert expected_root(np.zeros((1, 2)), np.zeros((1, 2))) == 0
+
+
+def test_required_members(key):
+    ens = ensemble(True)
+    variance = ens.var(TEST, TIME)
+    expected = bounds.min_ensemble_size(variance, 0.05, 0.1, channels=2)
+    np.testing.assert_array_equal(bounds.required_members(ens, TEST, TIME, 0.05, 0.1), expected)
+    union, sidak = (bounds.required_members(ens, TEST, TIME, 0.05, 0.1, simultaneous=m) for m in ("union", "sidak"))
+    sampled = bounds.required_members(ens, TEST, TIME, 0.05, 0.1, simultaneous="sampled", key=key)
+    assert expected.max() <= sampled.upper
+    assert sampled.lower <= sidak <= union
+    with pytest.raises(ValueError, match="`key` must be given"):
+        bounds.required_members(ens, TEST, TIME, 0.05, 0.1, simultaneous="sampled")
+    with pytest.raises(ValueError, match="`t` must be one training time"):
+        bounds.required_members(ens, TEST, jnp.ones(2), 0.05, 0.1)
+
+
+def test_refusals():
+    plain = InfiniteEnsemble(KERNEL, (X, X[:, 0]))
+    with pytest.raises(ValueError, match="`rep_x` must be given"):
+        bounds.orbit_deviation(plain, TEST, 1.0)
+    with pytest.raises(ValueError, match="several channels"):
+        bounds.expected_osp(ensemble(False), TEST, 1.0, 1, jax.random.key(0))
+    with pytest.raises(ValueError, match="`readout` must be of shape"):
+        law(True, readout=np.ones(3))
+    with pytest.raises(ValueError, match="`rep_y` must be of"):
+        law(True, rep_y=reps.trivial(groups.cyclic(3)))
