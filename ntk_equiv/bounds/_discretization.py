@@ -54,7 +54,7 @@ class DiscretizationError(Enclosure):
 
 
 def discretization_error(
-    rep: Any, subgroup: FiniteGroup | Any, /, *, rtol: float = 1e-3, max_cells: int = 100_000
+    rep: Any, subgroup: Any, *, rtol: float = 1e-3, max_cells: int = 100_000
 ) -> DiscretizationError:
     """ε = max_g min_{g'} ‖ρ_X(g) − ρ_X(g')‖, the distance of a continuous group from a finite set of its elements.
 

@@ -1,0 +1,198 @@
+"""The equivariance error of an infinite ensemble under a continuous group, measured.
+
+Measured means: the largest among the elements that were looked at, a grid that is refined where the error is large.
+The truth is not below, and may be above; bounds stand beside it. The error can fall exponentially with the order of the
+subgroup that augments, and need not be monotone in it, so that orders are tried one after the other.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.spatial.transform import Rotation
+
+from ntk_equiv._check import positive_integer
+from ntk_equiv._typing import Inputs
+from ntk_equiv.bounds import _ranges
+from ntk_equiv.bounds._cells import rotations
+from ntk_equiv.bounds._certified import ContinuousDeviation, certified_continuous_deviation
+from ntk_equiv.bounds._continuous import continuous_group_bound
+from ntk_equiv.bounds._setting import Setting, setting
+from ntk_equiv.groups import SO2, SO3
+from ntk_equiv.infinite import InfiniteEnsemble
+
+ROUNDS = 4
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class MeasuredDeviation(ContinuousDeviation):
+    """The largest error that was found, at each point; it counts as `lower`, [n]. `upper` is infinite: not known."""
+
+    def __repr__(self) -> str:
+        return f"<at least {np.array2string(self.lower, precision=3, threshold=6)}, measured>"
+
+    @property
+    def _value(self) -> np.ndarray:
+        return np.asarray(self.lower)
+
+
+def measured_continuous_deviation(
+    ens: InfiniteEnsemble, rep: Any, x: Inputs, t: Any = None, *, rep_y: Any = None, count: int = 256
+) -> MeasuredDeviation:
+    """The largest equivariance error over a grid of the group that is refined where the error is large.
+
+    Args:
+        ens: any infinite ensemble.
+        rep: the representation of the continuous group on points, or the group itself for its own matrices.
+        x: test points.
+        t: one training time; None for that of the filter.
+        rep_y: the representation of the continuous group on outputs; None if they are invariant.
+        count: how many elements of the group in each of four rounds: a grid, and three ever finer ones around the
+            worst element so far. For groups other than SO(2) and SO(3), four rounds of random elements.
+
+    Returns:
+        A record with `lower` [n], which it counts as, and the elements that attain it.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import InfiniteEnsemble, augment, bounds, groups, reps, stax
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(64, 1.5, 0.1), stax.Relu(), stax.Dense(1))
+        >>> x, y = jnp.array([[1.0, 2.0], [0.5, -1.0]]), jnp.array([1.0, -1.0])
+        >>> ens = InfiniteEnsemble(kernel_fn, augment(x, y, reps.matrix(groups.SO2.finite(4))), method="dense")
+        >>> test = jnp.array([[1.0, 0.0], [3.0, 1.0]])
+        >>> print(bounds.measured_continuous_deviation(ens, groups.SO2, test, 2.0).lower.round(4))
+        [0.2879 1.7842]
+    """
+    found = setting(ens, rep, x, t, rep_y)
+    count = positive_integer(count, "count")
+    n = len(jax.tree.leaves(found.x)[0])
+    results = [_searched(found, jax.tree.map(lambda leaf: leaf[i], found.x), count) for i in range(n)]  # noqa: B023
+    values, elements = (np.array(column) for column in zip(*results, strict=True))
+    return MeasuredDeviation(values, np.full(n, np.inf), False, elements, np.full(n, ROUNDS * count))
+
+
+def deviations(found: Setting, one: Inputs, elements: np.ndarray) -> np.ndarray:
+    """f̄(ρ_X(g)x) − ρ_Y(g)f̄(x) at one point, [elements, channels]."""
+    group = jnp.asarray(elements)
+    there = found.outputs(found.rep_x.orbit(one, group))
+    here = found.outputs(jax.tree.map(lambda leaf: leaf[None], one))[0]
+    return there - np.asarray(found.rep_y.orbit(jnp.asarray(here), group), dtype=float)
+
+
+def _searched(found: Setting, one: Inputs, count: int) -> tuple[float, np.ndarray]:
+    """The largest error over four rounds, and where."""
+    best, where = -1.0, np.eye(found.group.n)
+    for number in range(ROUNDS):
+        elements = _round(found, where, count, number)
+        sizes = np.linalg.norm(deviations(found, one, elements), axis=1)
+        if sizes.max() > best:
+            best, where = float(sizes.max()), elements[np.argmax(sizes)]
+    return best, where
+
+
+def _round(found: Setting, centre: np.ndarray, count: int, number: int) -> np.ndarray:
+    """Elements of one round: all over the group, then within a reach around the centre that shrinks."""
+    if found.group == SO2:
+        order = 1 if found.subgroup is None else len(found.subgroup)
+        if number == 0:
+            return rotations(2 * np.pi / order * np.arange(count) / count)
+        reach = 2 * np.pi / order / count * (4 / count) ** (number - 1)
+        return rotations(np.linspace(-reach, reach, count)) @ centre
+    if found.group == SO3 and number:
+        reach = 2 * (8 * np.pi**2 / count) ** (1 / 3) / 3**number
+        steps = np.asarray(jax.random.uniform(jax.random.key(number), (count, 3), minval=-1, maxval=1), dtype=float)
+        return Rotation.from_rotvec(reach * steps).as_matrix() @ centre
+    if found.group == SO3:
+        return SO3.grid(count)
+    return np.asarray(found.group.sample(jax.random.key(number), count), dtype=float)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GroupOrders:
+    """What was found for each order of the subgroup that augments.
+
+    Attributes:
+        orders: the orders that were tried.
+        upper: the certified error of each, the largest over the test points; infinite if nothing is certified.
+        measured: the measured error of each.
+        certified_order: the smallest order that is certified to be within δ, or None.
+        measured_order: the smallest order that was measured to be within δ, or None.
+    """
+
+    orders: tuple[int, ...]
+    upper: tuple[float, ...]
+    measured: tuple[float, ...]
+    certified_order: int | None
+    measured_order: int | None
+
+
+def min_group_order(
+    build: Callable[[int], InfiniteEnsemble],
+    rep: Any,
+    x: Inputs,
+    t: Any,
+    delta: Any,
+    orders: Sequence[int],
+    *,
+    rep_y: Any = None,
+    max_cells: int = 20_000,
+) -> GroupOrders:
+    """The smallest order of an augmenting subgroup for which the infinite ensemble is equivariant up to δ.
+
+    All orders are tried, because the error need not decrease from one to the next. Training differs between them: under
+    `reduction="sum"` keep ηt/y.size fixed by the rate that `build` chooses.
+
+    Args:
+        build: makes the ensemble augmented by the subgroup of a given order, such as C_k.
+        rep: the representation of the continuous group on points, or the group itself.
+        x: test points.
+        t: one training time; None for that of the filter.
+        delta: the tolerated error, at every test point.
+        orders: which orders to try.
+        rep_y: the representation of the continuous group on outputs; None if they are invariant.
+        max_cells: how much to pay for each certificate, as in `certified_continuous_deviation`.
+
+    Returns:
+        A record with the errors of all orders, certified and measured.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import InfiniteEnsemble, augment, bounds, groups, reps, stax
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(64, 1.5, 0.1), stax.Relu(), stax.Dense(1))
+        >>> def build(k):
+        ...     x, y = jnp.array([[1.0, 2.0], [0.5, -1.0]]), jnp.array([1.0, -1.0])
+        ...     train = augment(x, y, reps.matrix(groups.SO2.finite(k)))
+        ...     return InfiniteEnsemble(kernel_fn, train, reduction="mean", method="dense")
+        >>> test = jnp.array([[1.0, 0.0], [3.0, 1.0]])
+        >>> found = bounds.min_group_order(build, groups.SO2, test, 2.0, 0.5, [2, 4])
+        >>> found.certified_order, found.measured_order
+        (4, 4)
+    """
+    delta, upper, measured = float(_ranges.positive(delta)), [], []
+    orders = tuple(positive_integer(k, "orders") for k in orders)
+    for k in orders:
+        ens = build(k)
+        measured.append(float(measured_continuous_deviation(ens, rep, x, t, rep_y=rep_y).lower.max()))
+        upper.append(_certified(ens, rep, x, t, rep_y, delta, measured[-1], max_cells))
+    return GroupOrders(orders, tuple(upper), tuple(measured), _first(orders, upper, delta), _first(orders, measured, delta))
+
+
+def _certified(
+    ens: InfiniteEnsemble, rep: Any, x: Inputs, t: Any, rep_y: Any, delta: float, measured: float, max_cells: int
+) -> float:
+    """A certified error, as good as is needed to tell whether it is within δ."""
+    certificate = getattr(ens.kernel_fn, "certificate", None)
+    if certificate is None or not (certificate.dot_product and certificate.nonnegative):
+        return float("inf")
+    simple = float(continuous_group_bound(ens, rep, x, t, rep_y=rep_y).upper.max())
+    if simple <= delta or measured > delta:
+        return simple
+    found = certified_continuous_deviation(ens, rep, x, t, rep_y=rep_y, atol=(delta - measured) / 2, max_cells=max_cells)
+    return min(simple, float(found.upper.max()))
+
+
+def _first(orders: tuple[int, ...], errors: Sequence[float], delta: float) -> int | None:
+    return min((k for k, error in zip(orders, errors, strict=True) if error <= delta), default=None)
