@@ -67,7 +67,8 @@ def continuous_group_bound(
         max_g ‖f̄(ρ_X(g)x) − ρ_Y(g)f̄(x)‖ ≤ ε C(x) + max_g ‖ρ_Y(g) − ρ_Y(a)‖ ‖f̄(x)‖
 
     It holds for the exact function; like all that follows from an eigendecomposition, α is computed up to rounding. To
-    compare subgroups of different order, keep ηt/y.size fixed: under `reduction="sum"`, Σ|α| grows with the order.
+    compare subgroups of different order, use `reduction="mean"`: under "sum" at a fixed rate, the same t means longer
+    training for a larger order, and Σ|α| grows with it.
 
     Args:
         ens: trained on data augmented by a finite subgroup, with the kernel of a dense network from `ntk_equiv.stax`.
@@ -138,7 +139,7 @@ def continuous_group_estimate(
     points, moduli = ens.x, []
     for i in range(len(jax.tree.leaves(found.x)[0])):
         one = jax.tree.map(lambda leaf: leaf[i], found.x)  # noqa: B023
-        there, here = (gram(ens.kernel_fn, found.rep_x.orbit(one, jnp.asarray(g)), points, "ntk") for g in (drawn, nearest))
+        there, here = (gram(ens.kernel_fn, found.moved(one, g), points, "ntk") for g in (drawn, nearest))
         moduli.append(np.abs(np.asarray(there, dtype=float) - np.asarray(here, dtype=float)).max(axis=0))
     epsilon, turned = _nearest(found, subgroup)
     sizes = np.linalg.norm(found.coefficients(), axis=1)

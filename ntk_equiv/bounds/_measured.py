@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.spatial.transform import Rotation
 
@@ -21,6 +20,7 @@ from ntk_equiv.bounds._cells import rotations
 from ntk_equiv.bounds._certified import ContinuousDeviation, certified_continuous_deviation
 from ntk_equiv.bounds._continuous import continuous_group_bound
 from ntk_equiv.bounds._setting import Setting, setting
+from ntk_equiv.bounds._weights import matrices
 from ntk_equiv.groups import SO2, SO3
 from ntk_equiv.infinite import InfiniteEnsemble
 
@@ -57,8 +57,7 @@ def measured_continuous_deviation(
         A record with `lower` [n], which it counts as, and the elements that attain it.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> from ntk_equiv import InfiniteEnsemble, augment, bounds, groups, reps, stax
+        >>>         >>> from ntk_equiv import InfiniteEnsemble, augment, bounds, groups, reps, stax
         >>> _, _, kernel_fn = stax.serial(stax.Dense(64, 1.5, 0.1), stax.Relu(), stax.Dense(1))
         >>> x, y = jnp.array([[1.0, 2.0], [0.5, -1.0]]), jnp.array([1.0, -1.0])
         >>> ens = InfiniteEnsemble(kernel_fn, augment(x, y, reps.matrix(groups.SO2.finite(4))), method="dense")
@@ -68,26 +67,30 @@ def measured_continuous_deviation(
     """
     found = setting(ens, rep, x, t, rep_y)
     count = positive_integer(count, "count")
-    n = len(jax.tree.leaves(found.x)[0])
-    results = [_searched(found, jax.tree.map(lambda leaf: leaf[i], found.x), count) for i in range(n)]  # noqa: B023
+    results = [_searched(found, one, own, count) for one, own in points(found)]
     values, elements = (np.array(column) for column in zip(*results, strict=True))
-    return MeasuredDeviation(values, np.full(n, np.inf), False, elements, np.full(n, ROUNDS * count))
+    return MeasuredDeviation(values, np.full(len(values), np.inf), False, elements, np.full(len(values), ROUNDS * count))
 
 
-def deviations(found: Setting, one: Inputs, elements: np.ndarray) -> np.ndarray:
-    """f̄(ρ_X(g)x) − ρ_Y(g)f̄(x) at one point, [elements, channels]."""
-    group = jnp.asarray(elements)
-    there = found.outputs(found.rep_x.orbit(one, group))
-    here = found.outputs(jax.tree.map(lambda leaf: leaf[None], one))[0]
-    return there - np.asarray(found.rep_y.orbit(jnp.asarray(here), group), dtype=float)
+def points(found: Setting) -> list[tuple[Inputs, np.ndarray]]:
+    """The test points one by one, each with f̄(x)."""
+    outputs = found.outputs(found.x)
+    return [(jax.tree.map(lambda leaf: leaf[i], found.x), own) for i, own in enumerate(outputs)]  # noqa: B023
 
 
-def _searched(found: Setting, one: Inputs, count: int) -> tuple[float, np.ndarray]:
+def deviations(found: Setting, one: Inputs, own: np.ndarray, elements: np.ndarray) -> np.ndarray:
+    """f̄(ρ_X(g)x) − ρ_Y(g)f̄(x) at one point, where f̄(x) is `own`, [elements, channels]."""
+    there = found.outputs(found.moved(one, elements))
+    turned = own[None] if found.is_invariant else np.einsum("gij,j->gi", matrices(found.rep_y, elements), own)
+    return there - turned
+
+
+def _searched(found: Setting, one: Inputs, own: np.ndarray, count: int) -> tuple[float, np.ndarray]:
     """The largest error over four rounds, and where."""
     best, where = -1.0, np.eye(found.group.n)
     for number in range(ROUNDS):
         elements = _round(found, where, count, number)
-        sizes = np.linalg.norm(deviations(found, one, elements), axis=1)
+        sizes = np.linalg.norm(deviations(found, one, own, elements), axis=1)
         if sizes.max() > best:
             best, where = float(sizes.max()), elements[np.argmax(sizes)]
     return best, where
@@ -142,8 +145,8 @@ def min_group_order(
 ) -> GroupOrders:
     """The smallest order of an augmenting subgroup for which the infinite ensemble is equivariant up to δ.
 
-    All orders are tried, because the error need not decrease from one to the next. Training differs between them: under
-    `reduction="sum"` keep ηt/y.size fixed by the rate that `build` chooses.
+    All orders are tried, because the error need not decrease from one to the next. For training to be the same for all
+    of them, use `reduction="mean"`; under "sum" an ensemble with more elements is trained as if for a longer time.
 
     Args:
         build: makes the ensemble augmented by the subgroup of a given order, such as C_k.
@@ -159,8 +162,7 @@ def min_group_order(
         A record with the errors of all orders, certified and measured.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> from ntk_equiv import InfiniteEnsemble, augment, bounds, groups, reps, stax
+        >>>         >>> from ntk_equiv import InfiniteEnsemble, augment, bounds, groups, reps, stax
         >>> _, _, kernel_fn = stax.serial(stax.Dense(64, 1.5, 0.1), stax.Relu(), stax.Dense(1))
         >>> def build(k):
         ...     x, y = jnp.array([[1.0, 2.0], [0.5, -1.0]]), jnp.array([1.0, -1.0])

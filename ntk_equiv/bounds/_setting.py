@@ -5,6 +5,7 @@ Equivariance". Both groups have to act in the same way where they meet.
 """
 
 import dataclasses
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -66,6 +67,10 @@ class Setting:
         mean = np.asarray(self.ens.mean(x, self.t), dtype=float)
         return mean.reshape(len(mean), -1)
 
+    def moved(self, x: Inputs, elements: Any) -> Inputs:
+        """ρ_X(g)x for elements of the continuous group, with their axis in front."""
+        return _orbit(self.rep_x, x, jnp.asarray(elements))
+
     def needs_subgroup(self) -> np.ndarray:
         """The subgroup, or a refusal that says why there is none."""
         if self.subgroup is None:
@@ -75,6 +80,11 @@ class Setting:
             )
             raise refusal("ens", expected="augmented by a finite subgroup", got=self.obstacle, fix=fix)
         return self.subgroup
+
+
+@partial(jax.jit, static_argnames="rep")
+def _orbit(rep: Representation, x: Inputs, elements: jax.Array) -> Inputs:
+    return rep.orbit(x, elements)
 
 
 def setting(ens: InfiniteEnsemble, rep: Any, x: Inputs, t: Any, rep_y: Any) -> Setting:
@@ -127,6 +137,7 @@ def _check_same(name: str, ours: np.ndarray, theirs: np.ndarray) -> None:
         raise refusal(name, expected="an extension of the action in the data", got="another action", fix=fix)
 
 
+@lru_cache(maxsize=64)
 def _finite_matrices(rep: Representation, elements: tuple[int, ...]) -> np.ndarray:
     return np.swapaxes(np.asarray(rep.orbit(jnp.eye(rep.dim or 1), np.array(elements)), dtype=float), 1, 2)
 

@@ -7,6 +7,7 @@ The generator of rotations in one plane, represented on vectors, has eigenvalues
     sup over angles up to ω  =  2 sin(min(m_max ω, π)/2)      `farthest(weights, ω)`
 """
 
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -24,15 +25,25 @@ TOLERANCE = 1e-3  # matrices may come in single precision
 def as_representation(rep: Any, argument: str = "rep") -> Representation:
     """`rep`, if it is an orthogonal action of a continuous group on vectors; a bare group stands for its own matrices."""
     if isinstance(rep, ContinuousGroup):
-        return reps.matrix(rep)
+        return _defining(rep)
     if not isinstance(rep, Representation) or not isinstance(rep.group, ContinuousGroup) or rep.domain.rank:
         got = getattr(rep, "label", None) or repr(rep)
         fix = "Build one with `reps.matrix(groups.SO2, ...)`, or pass the group itself for its own matrices."
         raise refusal(argument, expected="a representation of a continuous group on vectors", got=got, fix=fix)
-    if not rep.is_orthogonal(TOLERANCE):
+    if not _is_orthogonal(rep):
         fix = "Distances, and with them all bounds here, need ρ(g)ᵀρ(g) = 1. An inner product that ρ keeps always exists."
         raise refusal(argument, expected="orthogonal", got=f"{rep}, which is not", fix=fix)
     return rep
+
+
+@lru_cache(maxsize=64)
+def _defining(group: ContinuousGroup) -> Representation:
+    return reps.matrix(group)
+
+
+@lru_cache(maxsize=64)
+def _is_orthogonal(rep: Representation) -> bool:
+    return rep.is_orthogonal(TOLERANCE)
 
 
 def matrices(rep: Representation, elements: Any) -> np.ndarray:
@@ -41,6 +52,7 @@ def matrices(rep: Representation, elements: Any) -> np.ndarray:
     return np.swapaxes(np.asarray(rep.orbit(basis, jnp.asarray(elements))), 1, 2)
 
 
+@lru_cache(maxsize=64)
 def weights(rep: Representation) -> np.ndarray:
     """The frequencies m ≥ 0 that occur, each once, in increasing order."""
     n = rep.group.n  # type: ignore[union-attr]
