@@ -136,15 +136,15 @@ def continuous_group_estimate(
     drawn = np.asarray(found.group.sample(key, positive_integer(samples, "samples")), dtype=float)
     distances = np.linalg.norm(drawn[:, None] - subgroup[None], axis=(2, 3))
     nearest = subgroup[np.argmin(distances, axis=1)]
-    points, moduli = ens.x, []
-    for i in range(len(jax.tree.leaves(found.x)[0])):
-        one = jax.tree.map(lambda leaf: leaf[i], found.x)  # noqa: B023
-        there, here = (gram(ens.kernel_fn, found.moved(one, g), points, "ntk") for g in (drawn, nearest))
-        moduli.append(np.abs(np.asarray(there, dtype=float) - np.asarray(here, dtype=float)).max(axis=0))
+    n = len(jax.tree.leaves(found.x)[0])
+    there, here = (
+        gram(ens.kernel_fn, found.moved(np.broadcast_to(g, (n, *g.shape))), ens.x, "ntk") for g in (drawn, nearest)
+    )
+    change = np.abs(np.asarray(there, dtype=float) - np.asarray(here, dtype=float)).reshape(n, samples, -1)
     epsilon, turned = _nearest(found, subgroup)
     sizes = np.linalg.norm(found.coefficients(), axis=1)
     rotation = turned * np.linalg.norm(found.outputs(found.x), axis=1)
-    return _record(found, epsilon, rotation, sizes, np.array(moduli), certified=False)
+    return _record(found, epsilon, rotation, sizes, change.max(axis=1), certified=False)
 
 
 def _nearest(found: Setting, subgroup: np.ndarray) -> tuple[float, float]:

@@ -67,33 +67,24 @@ def measured_continuous_deviation(
     """
     found = setting(ens, rep, x, t, rep_y)
     count = positive_integer(count, "count")
-    results = [_searched(found, one, own, count) for one, own in points(found)]
-    values, elements = (np.array(column) for column in zip(*results, strict=True))
-    return MeasuredDeviation(values, np.full(len(values), np.inf), False, elements, np.full(len(values), ROUNDS * count))
-
-
-def points(found: Setting) -> list[tuple[Inputs, np.ndarray]]:
-    """The test points one by one, each with f̄(x)."""
-    outputs = found.outputs(found.x)
-    return [(jax.tree.map(lambda leaf: leaf[i], found.x), own) for i, own in enumerate(outputs)]  # noqa: B023
-
-
-def deviations(found: Setting, one: Inputs, own: np.ndarray, elements: np.ndarray) -> np.ndarray:
-    """f̄(ρ_X(g)x) − ρ_Y(g)f̄(x) at one point, where f̄(x) is `own`, [elements, channels]."""
-    there = found.outputs(found.moved(one, elements))
-    turned = own[None] if found.is_invariant else np.einsum("gij,j->gi", matrices(found.rep_y, elements), own)
-    return there - turned
-
-
-def _searched(found: Setting, one: Inputs, own: np.ndarray, count: int) -> tuple[float, np.ndarray]:
-    """The largest error over four rounds, and where."""
-    best, where = -1.0, np.eye(found.group.n)
+    n = len(jax.tree.leaves(found.x)[0])
+    best, where = np.full(n, -1.0), np.broadcast_to(np.eye(found.group.n), (n, found.group.n, found.group.n)).copy()
     for number in range(ROUNDS):
-        elements = _round(found, where, count, number)
-        sizes = np.linalg.norm(deviations(found, one, own, elements), axis=1)
-        if sizes.max() > best:
-            best, where = float(sizes.max()), elements[np.argmax(sizes)]
-    return best, where
+        elements = np.stack([_round(found, centre, count, number) for centre in where])
+        sizes = np.linalg.norm(deviations(found, elements), axis=2)
+        better = np.flatnonzero(sizes.max(axis=1) > best)
+        best[better] = sizes.max(axis=1)[better]
+        where[better] = elements[better, sizes.argmax(axis=1)[better]]
+    return MeasuredDeviation(best, np.full(n, np.inf), False, where, np.full(n, ROUNDS * count))
+
+
+def deviations(found: Setting, elements: np.ndarray) -> np.ndarray:
+    """f̄(ρ_X(g)x) − ρ_Y(g)f̄(x) of each test point for elements of its own [n, count, d, d], as [n, count, channels]."""
+    own = found.outputs(found.x)[:, None]
+    if not found.is_invariant:
+        turns = matrices(found.rep_y, elements.reshape(-1, *elements.shape[2:])).reshape(*elements.shape[:2], -1, own.shape[2])
+        own = np.einsum("ngij,nkj->ngi", turns, own)
+    return found.outputs(found.moved(elements)).reshape(*elements.shape[:2], -1) - own
 
 
 def _round(found: Setting, centre: np.ndarray, count: int, number: int) -> np.ndarray:

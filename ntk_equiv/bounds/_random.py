@@ -16,7 +16,7 @@ import numpy as np
 
 from ntk_equiv._check import positive_integer, refusal
 from ntk_equiv._typing import Inputs
-from ntk_equiv.bounds._measured import deviations, points
+from ntk_equiv.bounds._measured import deviations
 from ntk_equiv.bounds._records import Sampled
 from ntk_equiv.bounds._setting import setting
 from ntk_equiv.bounds._weights import as_representation
@@ -93,6 +93,7 @@ def random_augmentation_deviation(
         if with_identity:
             matrices = matrices.at[0].set(jnp.eye(group.n, dtype=matrices.dtype))
         here = setting(build(matrices), rep, x, t, rep_y)
-        found.append(np.stack([deviations(here, one, output, chosen) for one, output in points(here)], axis=1))
+        n = len(jax.tree.leaves(here.x)[0])
+        found.append(deviations(here, np.broadcast_to(chosen, (n, *chosen.shape))).swapaxes(0, 1))
     D = np.array(found)
     return RandomAugmentation(Sampled.mean(D), Sampled.mean(np.linalg.norm(D, axis=3)), chosen)

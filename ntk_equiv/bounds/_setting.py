@@ -67,9 +67,9 @@ class Setting:
         mean = np.asarray(self.ens.mean(x, self.t), dtype=float)
         return mean.reshape(len(mean), -1)
 
-    def moved(self, x: Inputs, elements: Any) -> Inputs:
-        """ρ_X(g)x for elements of the continuous group, with their axis in front."""
-        return _orbit(self.rep_x, x, jnp.asarray(elements))
+    def moved(self, elements: Any) -> Inputs:
+        """ρ_X(g)x of each test point for elements of its own, [n, count, d, d]; point by point, [n · count, ...]."""
+        return _orbits(self.rep_x, self.x, jnp.asarray(elements))
 
     def needs_subgroup(self) -> np.ndarray:
         """The subgroup, or a refusal that says why there is none."""
@@ -83,8 +83,9 @@ class Setting:
 
 
 @partial(jax.jit, static_argnames="rep")
-def _orbit(rep: Representation, x: Inputs, elements: jax.Array) -> Inputs:
-    return rep.orbit(x, elements)
+def _orbits(rep: Representation, x: Inputs, elements: jax.Array) -> Inputs:
+    moved = jax.vmap(rep.orbit)(x, elements)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), moved)
 
 
 def setting(ens: InfiniteEnsemble, rep: Any, x: Inputs, t: Any, rep_y: Any) -> Setting:
