@@ -12,6 +12,7 @@ represents all cosets is searched.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -98,10 +99,10 @@ def certified_continuous_deviation(
         raise refusal("x", expected="vectors [n, features]", got=f"shape {found.x.shape}", fix=fix)
     if rtol < 0 or atol < 0 or rtol + atol == 0:
         raise refusal("rtol", expected="positive, or atol", got=(rtol, atol), fix="Rounding alone keeps the two apart.")
-    searched = _start(found)
+    searched, bounded = _start(found), _bounded(found)
     results = [
-        maximum(_bounded(found, i), searched, rtol=float(rtol), atol=float(atol), max_cells=max_cells)
-        for i in range(len(found.x))
+        maximum(partial(bounded, x, own), searched, rtol=float(rtol), atol=float(atol), max_cells=max_cells)
+        for x, own in zip(found.x, found.outputs(found.x), strict=True)
     ]
     lower, upper, elements, count = (np.array(column) for column in zip(*results, strict=True))
     return ContinuousDeviation(lower, upper, True, elements, count)
@@ -114,25 +115,22 @@ def _start(found: Setting) -> Cells:
     return cells(found.group)
 
 
-def _bounded(found: Setting, i: int) -> Any:
-    """The function that bounds the error at one test point over cells."""
-    alpha, frequencies = found.coefficients(), (weights(found.rep_x), weights(found.rep_y))
-    own = found.outputs(found.x[i : i + 1])[0]
-    data = (found.ens.kernel_fn, jnp.asarray(found.ens.x), jnp.asarray(alpha, found.x.dtype))
+def _bounded(found: Setting) -> Callable:
+    """The function that bounds the error at a test point x, where f̄(x) is `own`, over cells."""
+    dtype, frequencies = found.x.dtype, (weights(found.rep_x), weights(found.rep_y))
+    data = (found.ens.kernel_fn, jnp.asarray(found.ens.x), jnp.asarray(found.coefficients(), dtype))
+    actions = {"rep_x": found.rep_x, "rep_y": found.rep_y}
 
-    def bounded(parts: Cells) -> tuple[np.ndarray, np.ndarray]:
-        beta = 2 * np.arcsin(farthest(frequencies[0], parts.radius) / 2)
+    def bounded(x: Array, own: np.ndarray, parts: Cells) -> tuple[np.ndarray, np.ndarray]:
+        elements, beta = parts.elements, 2 * np.arcsin(farthest(frequencies[0], parts.radius) / 2)
         value, slack = np.empty(len(parts)), np.empty(len(parts))
         for first in range(0, len(parts), CHUNK):
             chunk = np.resize(np.arange(first, min(first + CHUNK, len(parts))), CHUNK)  # always the same shape
-            elements = jnp.asarray(parts.elements[chunk], found.x.dtype)
-            angle = jnp.asarray(beta[chunk], found.x.dtype)
-            value[chunk], slack[chunk] = _errors(
-                *data, found.x[i], jnp.asarray(own, found.x.dtype), elements, angle, found.rep_x, found.rep_y
-            )
+            cell = (jnp.asarray(v, dtype) for v in (own, elements[chunk], beta[chunk]))
+            value[chunk], slack[chunk] = _errors(*data, x, *cell, **actions)
         slack += farthest(frequencies[1], parts.radius) * np.linalg.norm(own)
         if found.group == SO3 and found.subgroup is not None:
-            outside = beyond(parts, angles_between(parts.elements, found.subgroup))
+            outside = beyond(parts, angles_between(elements, found.subgroup))
             slack = np.where(outside, -np.inf, slack)
         return value, slack
 

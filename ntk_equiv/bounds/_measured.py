@@ -67,24 +67,29 @@ def measured_continuous_deviation(
     """
     found = setting(ens, rep, x, t, rep_y)
     count = positive_integer(count, "count")
-    n = len(jax.tree.leaves(found.x)[0])
+    own = found.outputs(found.x)
+    n = len(own)
     best, where = np.full(n, -1.0), np.broadcast_to(np.eye(found.group.n), (n, found.group.n, found.group.n)).copy()
     for number in range(ROUNDS):
         elements = np.stack([_round(found, centre, count, number) for centre in where])
-        sizes = np.linalg.norm(deviations(found, elements), axis=2)
+        sizes = np.linalg.norm(deviations(found, own, elements), axis=2)
         better = np.flatnonzero(sizes.max(axis=1) > best)
         best[better] = sizes.max(axis=1)[better]
         where[better] = elements[better, sizes.argmax(axis=1)[better]]
     return MeasuredDeviation(best, np.full(n, np.inf), False, where, np.full(n, ROUNDS * count))
 
 
-def deviations(found: Setting, elements: np.ndarray) -> np.ndarray:
-    """f̄(ρ_X(g)x) − ρ_Y(g)f̄(x) of each test point for elements of its own [n, count, d, d], as [n, count, channels]."""
-    own = found.outputs(found.x)[:, None]
+def deviations(found: Setting, own: np.ndarray, elements: np.ndarray) -> np.ndarray:
+    """f̄(ρ_X(g)x) − ρ_Y(g)f̄(x) of each test point for elements of its own [n, count, d, d], as [n, count, channels].
+
+    f̄(x) is `own`, [n, channels].
+    """
+    n, count = elements.shape[:2]
+    turned = own[:, None]
     if not found.is_invariant:
-        turns = matrices(found.rep_y, elements.reshape(-1, *elements.shape[2:])).reshape(*elements.shape[:2], -1, own.shape[2])
-        own = np.einsum("ngij,nkj->ngi", turns, own)
-    return found.outputs(found.moved(elements)).reshape(*elements.shape[:2], -1) - own
+        turns = matrices(found.rep_y, elements.reshape(n * count, *elements.shape[2:]))
+        turned = np.einsum("ngij,nj->ngi", turns.reshape(n, count, *turns.shape[1:]), own)
+    return found.outputs(found.moved(elements)).reshape(n, count, -1) - turned
 
 
 def _round(found: Setting, centre: np.ndarray, count: int, number: int) -> np.ndarray:

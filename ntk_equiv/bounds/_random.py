@@ -88,12 +88,13 @@ def random_augmentation_deviation(
     measuring, drawing = jax.random.split(key)
     chosen = np.asarray(group.sample(measuring, positive_integer(elements, "elements")), dtype=float)
     found = []
-    for own in jax.random.split(drawing, positive_integer(draws, "draws")):
-        matrices = group.sample(own, count)
+    for each in jax.random.split(drawing, positive_integer(draws, "draws")):
+        matrices = group.sample(each, count)
         if with_identity:
             matrices = matrices.at[0].set(jnp.eye(group.n, dtype=matrices.dtype))
         here = setting(build(matrices), rep, x, t, rep_y)
-        n = len(jax.tree.leaves(here.x)[0])
-        found.append(deviations(here, np.broadcast_to(chosen, (n, *chosen.shape))).swapaxes(0, 1))
+        means = here.outputs(here.x)
+        everywhere = np.broadcast_to(chosen, (len(means), *chosen.shape))
+        found.append(deviations(here, means, everywhere).swapaxes(0, 1))
     D = np.array(found)
     return RandomAugmentation(Sampled.mean(D), Sampled.mean(np.linalg.norm(D, axis=3)), chosen)

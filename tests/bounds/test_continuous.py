@@ -18,8 +18,8 @@ TEST = jnp.asarray(np.random.default_rng(1).normal(size=(2, 2)))
 
 @functools.cache
 def network(name):
-    if name == "tanh":
-        return stax.serial(stax.Dense(8, 1.5, 0.3), stax.ElementwiseNumerical(jnp.tanh, 6), stax.Dense(1))[2]
+    if name == "guest":  # a kernel of which nothing is known
+        return lambda x1, x2=None, get=None: network("erf")(x1, x2, get)
     return stax.serial(stax.Dense(8, 1.5, 0.3), ACTIVATIONS[name], stax.Dense(1, 1.2, 0.1))[2]
 
 
@@ -37,12 +37,12 @@ def ensemble(name, k, seed=0, vector=False):
     return InfiniteEnsemble(network(name), train, filters.gradient_flow(1.0), reduction="mean", method="dense")
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.sampled_from(["relu", "erf"]), st.floats(0.01, 300.0))
 def test_nothing_is_below_the_measured_error(seed, name, t):
     """Two hundred random problems."""
     ens, rng = ensemble(name, 3, seed), np.random.default_rng(seed + 1)
-    x = jnp.asarray(rng.normal(size=(4, 2)) * np.array([[0.1], [1.0], [1.0], [5.0]]))
+    x = jnp.asarray(rng.normal(size=(8, 2)) * np.geomspace(0.1, 5, 8)[:, None])
     bound = bounds.continuous_group_bound(ens, groups.SO2, x, t)
     found = bounds.certified_continuous_deviation(ens, groups.SO2, x, t, rtol=0.2, max_cells=300)
     measured = bounds.measured_continuous_deviation(ens, groups.SO2, x, t, count=64)
@@ -117,15 +117,15 @@ def test_labels_that_transform():
 @functools.cache
 def half_turns(name):
     x = jnp.asarray(np.random.default_rng(3).normal(size=(1, 3)))
-    train = augment(x, jnp.ones(1), reps.matrix(groups.SO3.finite("D2")))
+    train = augment(x, jnp.ones(1), reps.matrix(groups.SO3.finite("C2")))
     return InfiniteEnsemble(network(name), train, filters.gradient_flow(1.0), reduction="mean", method="dense")
 
 
 def test_rotations_in_space():
     ens, x = half_turns("relu"), jnp.array([[0.4, -1.0, 0.3]])
     bound = bounds.continuous_group_bound(ens, groups.SO3, x, 5.0)
-    assert_close(bound.epsilon, 3**0.5)
-    found = bounds.certified_continuous_deviation(ens, groups.SO3, x, 5.0, rtol=0.5, max_cells=8000)
+    assert_close(bound.epsilon, 2.0)  # C_k in space is as far from some rotation as can be
+    found = bounds.certified_continuous_deviation(ens, groups.SO3, x, 5.0, rtol=0.5, max_cells=4000)
     measured = bounds.measured_continuous_deviation(ens, groups.SO3, x, 5.0)
     assert found.lower <= measured.lower * 1.05
     assert measured.lower <= found.upper <= bound.upper
@@ -154,7 +154,7 @@ def test_data_that_are_not_augmented(key):
 
 
 def test_kernels_without_certificate(key):
-    ens = ensemble("tanh", 3)
+    ens = ensemble("guest", 3)
     with pytest.raises(ValueError, match="continuous_group_estimate"):
         bounds.continuous_group_bound(ens, groups.SO2, TEST, 2.0)
     with pytest.raises(ValueError, match="certified kernel"):
@@ -192,7 +192,7 @@ def test_group_orders_are_all_tried():
     assert found.orders == (8, 3)
     assert all(lower <= upper for lower, upper in zip(found.measured, found.upper, strict=True))
     assert found.measured_order == found.certified_order == 8
-    none = bounds.min_group_order(lambda k: ensemble("tanh", k), groups.SO2, TEST, 2.0, 1e-9, [3])
+    none = bounds.min_group_order(lambda k: ensemble("guest", k), groups.SO2, TEST, 2.0, 1e-9, [3])
     assert none.measured_order is None
     assert none.upper == (np.inf,)
 
@@ -208,8 +208,8 @@ def test_random_augmentation(with_identity, key):
         train = augment(x, y, plane, elements=matrices)
         return InfiniteEnsemble(network("relu"), train, filters.gradient_flow(1.0), reduction="mean", method="dense")
 
-    settings = {"count": 2, "key": key, "draws": 60, "elements": 3, "with_identity": with_identity}
-    found = bounds.random_augmentation_deviation(build, groups.SO2, x, 50.0, **settings)
+    settings = {"count": 3, "key": key, "draws": 50, "elements": 3, "with_identity": with_identity}
+    found = bounds.random_augmentation_deviation(build, groups.SO2, x[:1], 50.0, **settings)
     covered = (found.signed.lower <= 0) & (found.signed.upper >= 0)
     assert covered.all() != with_identity
     assert (found.absolute.lower > 0).all()
