@@ -1,11 +1,66 @@
-"""TODO"""
-from ntk_equiv.bounds._members import deviation_probability, deviation_quantile, min_ensemble_size
-from ntk_equiv.bounds._records import Enclosure, Sampled
-from ntk_equiv.bounds._simultaneous import sampled_ensemble_size, simultaneous_ensemble_size, simultaneous_probability
-from ntk_equiv.bounds._discretization import DiscretizationError, discretization_error
-from ntk_equiv.bounds._orbit import OrbitDeviation, expected_osp, orbit_deviation
-from ntk_equiv.bounds._required import required_members
+"""How many members, how fine an augmentation, how large an error: one function for each lemma.
+
+Finite ensembles. The mean of M members scatters about the infinite ensemble with variance Σ_t(x)/M:
+
+    `min_ensemble_size`, `deviation_probability`, `deviation_quantile`     at one point
+    `simultaneous_ensemble_size`, `simultaneous_probability`               at all points of a set, from variances
+    `sampled_ensemble_size`                                                the same from the joint law, by sampling
+    `required_members`                                                     all of these, asked of an `InfiniteEnsemble`
+
+The equivariance error of M members has a law of its own, known without training any:
+
+    `orbit_deviation`, an `OrbitDeviation`      expectation, probabilities, quantiles, and the members needed
+    `expected_osp`                              for how much of the orbit the predicted class stays the same
+
+Continuous groups, augmented by a finite subgroup:
+
+    `discretization_error`                      how dense the subgroup is, as a representation sees it
+    `continuous_group_bound`                    the lemma, certified, with all its factors
+    `continuous_group_estimate`                 the same for any architecture, and no bound
+    `certified_continuous_deviation`            the largest error, enclosed as tightly as one pays for
+    `measured_continuous_deviation`             the largest error on a refined grid
+    `min_group_order`                           how large a subgroup has to be
+    `random_augmentation_deviation`             random elements instead of a subgroup
+
+What is sampled comes as `Sampled`, with an interval; what is enclosed as an `Enclosure`, which says whether it is
+certified.
+"""
+
 from ntk_equiv.bounds._certified import ContinuousDeviation, certified_continuous_deviation
 from ntk_equiv.bounds._continuous import GroupBound, continuous_group_bound, continuous_group_estimate
+from ntk_equiv.bounds._discretization import DiscretizationError, discretization_error
 from ntk_equiv.bounds._measured import GroupOrders, MeasuredDeviation, measured_continuous_deviation, min_group_order
+from ntk_equiv.bounds._members import deviation_probability, deviation_quantile, min_ensemble_size
+from ntk_equiv.bounds._orbit import OrbitDeviation, expected_osp, orbit_deviation
 from ntk_equiv.bounds._random import RandomAugmentation, random_augmentation_deviation
+from ntk_equiv.bounds._records import Enclosure, Sampled
+from ntk_equiv.bounds._required import required_members
+from ntk_equiv.bounds._simultaneous import sampled_ensemble_size, simultaneous_ensemble_size, simultaneous_probability
+
+__all__ = [
+    "ContinuousDeviation",
+    "DiscretizationError",
+    "Enclosure",
+    "GroupBound",
+    "GroupOrders",
+    "MeasuredDeviation",
+    "OrbitDeviation",
+    "RandomAugmentation",
+    "Sampled",
+    "certified_continuous_deviation",
+    "continuous_group_bound",
+    "continuous_group_estimate",
+    "deviation_probability",
+    "deviation_quantile",
+    "discretization_error",
+    "expected_osp",
+    "measured_continuous_deviation",
+    "min_ensemble_size",
+    "min_group_order",
+    "orbit_deviation",
+    "random_augmentation_deviation",
+    "required_members",
+    "sampled_ensemble_size",
+    "simultaneous_ensemble_size",
+    "simultaneous_probability",
+]

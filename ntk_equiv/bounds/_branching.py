@@ -16,12 +16,12 @@ BATCH = 128
 
 
 class Maximum(NamedTuple):
-    """A maximum between `lower`, attained at `element`, and `upper`, after looking at `count` cells."""
+    """A maximum between `lower`, attained at `element`, and `upper`, after looking at `cells` cells."""
 
     lower: float
     upper: float
     element: np.ndarray
-    count: int
+    cells: int
 
 
 def maximum(

@@ -2,8 +2,8 @@
 
 SO(2): intervals of the angle; the radius is half their length.
 
-SO(3): a rotation is a pair ±q of unit quaternions, and every unit quaternion is, up to its sign, p/‖p‖ for a p on one of
-the four faces p_f = 1 of the cube [−1, 1]⁴. Cells are cubes on these faces. If ‖p − c‖ ≤ s√3, half the diagonal,
+SO(3): a rotation is a pair ±q of unit quaternions, and every unit quaternion is, up to its sign, p/‖p‖ for a p on one
+of the four faces p_f = 1 of the cube [−1, 1]⁴. Cells are cubes on these faces. If ‖p − c‖ ≤ s√3, half the diagonal,
 
     ‖ p/‖p‖ − c/‖c‖ ‖  ≤  ‖p − c‖ / √(‖p‖‖c‖),     ‖p‖ ≥ max(1, ‖c‖ − s√3),
 

@@ -139,7 +139,15 @@ def _bounded(found: Setting) -> Callable:
 
 @partial(jax.jit, static_argnames=("rep_x", "rep_y"))
 def _errors(
-    kernel_fn: Any, points: Array, alpha: Array, x: Array, own: Array, elements: Array, beta: Array, rep_x: Any, rep_y: Any
+    kernel_fn: Any,
+    points: Array,
+    alpha: Array,
+    x: Array,
+    own: Array,
+    elements: Array,
+    beta: Array,
+    rep_x: Any,
+    rep_y: Any,
 ) -> tuple[Array, Array]:
     """‖f̄(gx) − ρ_Y(g)f̄(x)‖ at the elements, and Σ_i ‖α_i‖ times how much the kernel can change within the angle β."""
     moved = rep_x.orbit(x, elements)

@@ -179,7 +179,9 @@ def _by_lipschitz(found: Setting, epsilon: float, rotation: np.ndarray) -> Group
     constant = largest * np.sqrt(order * np.sum(norms**2)) * np.sqrt(np.sum(alpha**2))
     sizes = np.linalg.norm(alpha, axis=1).reshape(order, -1).sum(axis=0)
     upper = epsilon * constant + rotation
-    return GroupBound(0 * upper, upper, True, epsilon, beta, constant, rotation, sizes, epsilon * largest[:, None] * norms)
+    return GroupBound(
+        0 * upper, upper, True, epsilon, beta, constant, rotation, sizes, epsilon * largest[:, None] * norms
+    )
 
 
 @jax.jit

@@ -80,7 +80,7 @@ def discretization_error(
         (44.48, True)
     """
     rep = as_representation(rep)
-    elements = _elements(rep.group, subgroup)  # type: ignore[arg-type]
+    elements = _elements(rep.group, subgroup)
     if rep.group == SO2:
         lower, upper = _planar(weights(rep), elements)
     elif rep.group == SO3:
@@ -162,7 +162,7 @@ def _is_closed(elements: np.ndarray) -> bool:
 
 
 def _nearest_beyond(frequencies: np.ndarray, angle: float) -> float:
-    """min F(ω) over ω ≥ `angle`: at an end, or where two of its sines cross."""
+    """Min F(ω) over ω ≥ `angle`: at an end, or where two of its sines cross."""
     m = frequencies[frequencies > 0]
     if not m.size:
         return 0.0

@@ -175,7 +175,9 @@ def min_group_order(
         ens = build(k)
         measured.append(float(measured_continuous_deviation(ens, rep, x, t, rep_y=rep_y).lower.max()))
         upper.append(_certified(ens, rep, x, t, rep_y, delta, measured[-1], max_cells))
-    return GroupOrders(orders, tuple(upper), tuple(measured), _first(orders, upper, delta), _first(orders, measured, delta))
+    return GroupOrders(
+        orders, tuple(upper), tuple(measured), _first(orders, upper, delta), _first(orders, measured, delta)
+    )
 
 
 def _certified(
@@ -188,7 +190,9 @@ def _certified(
     simple = float(continuous_group_bound(ens, rep, x, t, rep_y=rep_y).upper.max())
     if simple <= delta or measured > delta:
         return simple
-    found = certified_continuous_deviation(ens, rep, x, t, rep_y=rep_y, atol=(delta - measured) / 2, max_cells=max_cells)
+    found = certified_continuous_deviation(
+        ens, rep, x, t, rep_y=rep_y, atol=(delta - measured) / 2, max_cells=max_cells
+    )
     return min(simple, float(found.upper.max()))
 
 

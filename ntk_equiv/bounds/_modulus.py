@@ -10,7 +10,8 @@ have angles to x that differ by β at most, hence
 
     |Θ(x, a) − Θ(x, b)|  ≤  max_θ [V(θ + β) − V(θ)]  =: ω(β),     β = 2 arcsin(‖a − b‖ / 2‖a‖).
 
-It is of order β for ReLU too, and attained where the maximum lies between 0 and π/2. Over a cell θ … θ + s it is at most
+It is of order β for ReLU too, and attained where the maximum lies between 0 and π/2. Over a cell θ … θ + s it is at
+most
 
     V(θ + s + β) − V(θ),    and    V(θ + β) − V(θ) + s · max(0, sup V' − inf V'),
 
@@ -32,7 +33,7 @@ STAGES = 6
 
 
 def check_certified(kernel_fn: Any) -> None:
-    """Refuse kernels of which it is not known that they are power series of the cosine without negative coefficients."""
+    """Refuse kernels that are not known to be power series of the cosine without negative coefficients."""
     certificate = getattr(kernel_fn, "certificate", None)
     if certificate is None or not (certificate.dot_product and certificate.nonnegative):
         got = "one without a certificate" if certificate is None else f"one with {certificate}"

@@ -67,9 +67,7 @@ class OrbitDeviation:
         values, squares = _orbit_law.orbit_form(self._mean, self.cov, self.actions, self._gram)
         return np.sqrt(np.sum(values / float(_ranges.count(members)) + squares, axis=1))
 
-    def probability(
-        self, members: Any, delta: Any, *, key: jax.Array | None = None, samples: int = 10_000
-    ) -> Sampled:
+    def probability(self, members: Any, delta: Any, *, key: jax.Array | None = None, samples: int = 10_000) -> Sampled:
         """The probability that ‖D(g)‖ > δ for any g, at each point, by sampling.
 
         Args:
@@ -85,9 +83,7 @@ class OrbitDeviation:
         hits = self._sampled(lambda b, N: np.linalg.norm(b + N / scale, axis=2).max(axis=1) > delta, key, samples)
         return Sampled.probability(hits.sum(axis=0), samples)
 
-    def quantile(
-        self, members: Any, epsilon: Any, *, key: jax.Array | None = None, samples: int = 10_000
-    ) -> Sampled:
+    def quantile(self, members: Any, epsilon: Any, *, key: jax.Array | None = None, samples: int = 10_000) -> Sampled:
         """What max_g ‖D(g)‖ exceeds with probability ε, at each point, by sampling; arguments as in `probability`."""
         scale, epsilon = np.sqrt(float(_ranges.count(members))), float(_ranges.probability(epsilon))
         return Sampled.quantile(

@@ -40,7 +40,7 @@ LOG_S = np.arange(-76.0, 76.25, 0.25)
 def orbit_moments(
     ens: InfiniteEnsemble, x: Inputs, t: Any, rep_x: Representation, elements: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean [n, 1 + elements, *positions, channels] and covariance [n, (…, positions), (…, positions)] at x and its orbit.
+    """Mean [n, 1 + elements, *positions, channels] and covariance [n, (…, positions), the same] at x and its orbit.
 
     The first of the 1 + elements is x itself.
     """

@@ -105,7 +105,7 @@ def setting(ens: InfiniteEnsemble, rep: Any, x: Inputs, t: Any, rep_y: Any) -> S
         fix = "Points and outputs transform under the same group."
         raise refusal("rep_y", expected=f"of {rep.group}", got=f"of {rep_y.group}", fix=fix)
     x = jax.tree.map(jnp.asarray, x)
-    jax.eval_shape(lambda x: rep(jnp.eye(rep.group.n), x), x)  # type: ignore[union-attr]
+    jax.eval_shape(lambda x: rep(jnp.eye(rep.group.n), x), x)
     subgroup, obstacle = _subgroup(ens, rep, rep_y)
     return Setting(ens, _ranges.one_time(t), x, rep, rep_y, subgroup, obstacle)
 

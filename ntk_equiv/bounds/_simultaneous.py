@@ -3,7 +3,7 @@
 For points x_1 … x_n whose deviations have variances Σ_i/M and tolerances δ_i, with p_i(M) the probability at one point,
 
     union     P(any exceeds) ≤ Σ_i p_i(M)
-    sidak     P(any exceeds) ≤ 1 − Π_i (1 − p_i(M))     Šidák for intervals, Royen for balls: valid under any correlation
+    sidak     P(any exceeds) ≤ 1 − Π_i (1 − p_i(M))     Šidák for intervals, Royen for balls; any correlation
     sampled   P(any exceeds) = P(max_i ‖Z_i‖/δ_i > √M),  Z ~ N(0, Σ)
 
 sampled ≤ sidak ≤ union. The first two need the variances alone; the last needs the joint covariance, and comes with
@@ -140,13 +140,14 @@ def sampled_ensemble_size(
     delta = np.broadcast_to(np.asarray(_ranges.positive(delta), dtype=float), root.shape[:1])
     channels, samples = positive_integer(channels, "channels"), positive_integer(samples, "samples")
     part = max(1, min(samples, ROOM // (root.shape[0] * channels)))
-    root, inverse = jnp.asarray(root), jnp.asarray(1 / delta)
-    parts = -(-samples // part)
-    draws = [_largest(k, root, inverse, part, channels, norm) for k in jax.random.split(key, parts)]
+    law = (jnp.asarray(root), jnp.asarray(1 / delta))
+    draws = [_largest(k, *law, part, channels, norm) for k in jax.random.split(key, -(-samples // part))]
     found = Sampled.quantile(np.concatenate([np.asarray(d) for d in draws])[:samples] ** 2, epsilon)
     if not np.isfinite(found.upper):
         fix = f"Take more, at least about {int(10 / epsilon)}."
-        raise refusal("samples", expected=f"enough to see what happens with probability {epsilon}", got=samples, fix=fix)
+        raise refusal(
+            "samples", expected=f"enough to see what happens with probability {epsilon}", got=samples, fix=fix
+        )
     return Sampled(whole(found.value), whole(found.lower), whole(found.upper), found.confidence, samples)
 
 

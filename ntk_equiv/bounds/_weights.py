@@ -23,7 +23,7 @@ TOLERANCE = 1e-3  # matrices may come in single precision
 
 
 def as_representation(rep: Any, argument: str = "rep") -> Representation:
-    """`rep`, if it is an orthogonal action of a continuous group on vectors; a bare group stands for its own matrices."""
+    """`rep`, if it is an orthogonal action of a continuous group on vectors; a bare group stands for its matrices."""
     if isinstance(rep, ContinuousGroup):
         return _defining(rep)
     if not isinstance(rep, Representation) or not isinstance(rep.group, ContinuousGroup) or rep.domain.rank:
@@ -31,7 +31,9 @@ def as_representation(rep: Any, argument: str = "rep") -> Representation:
         fix = "Build one with `reps.matrix(groups.SO2, ...)`, or pass the group itself for its own matrices."
         raise refusal(argument, expected="a representation of a continuous group on vectors", got=got, fix=fix)
     if not _is_orthogonal(rep):
-        fix = "Distances, and with them all bounds here, need ρ(g)ᵀρ(g) = 1. An inner product that ρ keeps always exists."
+        fix = (
+            "Distances, and with them all bounds here, need ρ(g)ᵀρ(g) = 1. An inner product that ρ keeps always exists."
+        )
         raise refusal(argument, expected="orthogonal", got=f"{rep}, which is not", fix=fix)
     return rep
 

@@ -39,7 +39,7 @@ def test_the_frequency_of_larger_deviations(deviations, epsilon):
 
 
 @pytest.mark.parametrize("norm", ["euclidean", "max"])
-@pytest.mark.parametrize("epsilon", (1e-3, 0.05, 0.5, 0.9))
+@pytest.mark.parametrize("epsilon", [1e-3, 0.05, 0.5, 0.9])
 def test_the_frequency_for_vectors(deviations, epsilon, norm):
     sizes = np.linalg.norm(deviations, axis=1) if norm == "euclidean" else np.abs(deviations).max(axis=1)
     frequency = np.mean(sizes > np.sqrt(ratio(epsilon, "exact", 3, norm)))
@@ -69,7 +69,7 @@ def test_the_size_is_the_smallest_that_suffices(epsilon, variance, delta, bound)
         assert bounds.deviation_probability(variance, members - 1, delta, bound=bound) >= epsilon * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("epsilon", (1e-10, *EPSILONS))
+@pytest.mark.parametrize("epsilon", [1e-10, *EPSILONS])
 def test_tight_solves_the_equation_of_the_appendix(epsilon):
     def excess(r):
         return np.sqrt(2 / np.pi / r) * np.exp(-r / 2) - epsilon

@@ -50,7 +50,9 @@ def test_random_vectors_stay_below(name):
     b = a + 0.3 * rng.normal(size=(200, 3)) * np.geomspace(0.001, 1, 200)[::-1, None]
     b *= np.linalg.norm(a, axis=1, keepdims=True) / np.linalg.norm(b, axis=1, keepdims=True)
     beta = 2 * np.arcsin(np.linalg.norm(a - b, axis=1) / 2 / np.linalg.norm(a, axis=1))
-    change = np.abs(kernel_fn(jnp.asarray(x), jnp.asarray(a), "ntk") - kernel_fn(jnp.asarray(x), jnp.asarray(b), "ntk"))[0]
+    change = np.abs(
+        kernel_fn(jnp.asarray(x), jnp.asarray(a), "ntk") - kernel_fn(jnp.asarray(x), jnp.asarray(b), "ntk")
+    )[0]
     q1, q2 = np.full(200, np.mean(x**2)), np.mean(a**2, axis=1)
     _, upper = largest_increase(kernel_fn, jnp.asarray(q1), jnp.asarray(q2), jnp.asarray(beta))
     assert (change <= upper * (1 + 1e-9) + 1e-13).all()

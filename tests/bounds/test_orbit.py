@@ -177,7 +177,9 @@ def test_the_expected_root_of_a_quadratic_form(mean):
     assert_close(expected_root(np.array([[0.36]]), np.array([[mean**2]])), np.array([expected]))
     values, squares = np.array([[1.0, 0.3, 1e-4, 0.0]]), np.array([[0.0, mean**2, 1.0, 0.2]])
     z = np.random.default_rng(0).normal(size=(100_000, 4))
-    assert_mean(np.sqrt(np.sum((z * np.sqrt(values) + np.sqrt(squares)) ** 2, axis=1)), expected_root(values, squares)[0])
+    assert_mean(
+        np.sqrt(np.sum((z * np.sqrt(values) + np.sqrt(squares)) ** 2, axis=1)), expected_root(values, squares)[0]
+    )
     assert expected_root(np.zeros((1, 2)), np.zeros((1, 2))) == 0
 
 
