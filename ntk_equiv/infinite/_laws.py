@@ -20,7 +20,6 @@ from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv.infinite._fit import Block
 from ntk_equiv.infinite._sectors import row_coefficients, synthesis
 
-
 # From how many times on it pays to make a real quadratic form for each test point.
 MANY_TIMES = 6
 
