@@ -73,6 +73,7 @@ def halved(group: FiniteGroup | None) -> tuple[tuple[int, ...], tuple[float, ...
     return tuple(chosen), tuple(0.5 if group.inverse[k] == k else 1.0 for k in chosen)
 
 
+@jax.jit
 def coefficients(sigma: jax.Array, v: jax.Array) -> jax.Array:
     """v̂ of real v [order, i, c], as a matrix [(b, i), (a, c)]."""
     hat = _contracted("gab,gic->biac", sigma, v)
