@@ -20,6 +20,9 @@ from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv.infinite._fit import Block
 from ntk_equiv.infinite._sectors import row_coefficients, synthesis
 
+# From how many times on it pays to make a real quadratic form for each test point.
+MANY_TIMES = 6
+
 
 @partial(jax.jit, static_argnames="channels")
 def mean_part(sigma: jax.Array, block: Block, phi: jax.Array, rows: jax.Array, channels: int) -> jax.Array:
@@ -56,12 +59,29 @@ def cov_part(nngp: jax.Array, phi: jax.Array, left: tuple, right: tuple) -> jax.
 @jax.jit
 def var_part(nngp: jax.Array, phi: jax.Array, W: jax.Array, V: jax.Array) -> jax.Array:
     """What training changes of the variance, [T, m]."""
+    crossed = jnp.einsum("te,me->tm", phi, jnp.sum((W * V.conj()).real, axis=1))
+    squared = _squares_by_time if len(phi) < MANY_TIMES else _squares_by_point
+    return squared(nngp, phi, W) - 2 * crossed
+
+
+def _squares_by_time(nngp: jax.Array, phi: jax.Array, W: jax.Array) -> jax.Array:
+    """The diagonal of S (U†𝒦_σU) S†, as a product with all points for one time after the other."""
 
     def at(phi_t: jax.Array) -> jax.Array:
         S = W * phi_t[None, None]
-        return jnp.sum(((S @ nngp - 2 * V) * S.conj()).real, axis=(1, 2))
+        return jnp.sum(((S @ nngp) * S.conj()).real, axis=(1, 2))
 
     return jax.lax.map(at, phi)
+
+
+def _squares_by_point(nngp: jax.Array, phi: jax.Array, W: jax.Array) -> jax.Array:
+    """The same as a *real* quadratic form in φ_t, with all times for one point after the other."""
+
+    def of(rows: jax.Array) -> jax.Array:
+        form = (jnp.einsum("ae,af->ef", rows, rows.conj()) * nngp).real
+        return jnp.sum((phi @ form) * phi, axis=1)
+
+    return jax.lax.map(of, W).T
 
 
 @jax.jit

@@ -19,6 +19,7 @@ def tolerance(scale: jax.Array, rows: int) -> jax.Array:
     return scale * rows * jnp.finfo(scale.dtype).eps
 
 
+@jax.jit
 def response(filter: Filter, values: jax.Array, t: jax.Array, tol: jax.Array, entries: int) -> jax.Array:
     """φ_t(λ) for all times and eigenvalues, [T, λ].
 
@@ -35,6 +36,7 @@ def response(filter: Filter, values: jax.Array, t: jax.Array, tol: jax.Array, en
     return jnp.where(dropped, 0, phi)
 
 
+@jax.jit
 def is_late(filter: Filter, t: jax.Array, tol: jax.Array, entries: int) -> Any:
     """Whether modes below the tolerance have to be left out at this time."""
     null = filter(jnp.zeros_like(tol), t) / entries

@@ -127,7 +127,7 @@ class TrainingSet:
 def joint(kernel: jax.Array) -> jax.Array:
     """[n1, n2, h, h', w, w'] as a matrix over (sample, position)."""
     axes = (*range(0, kernel.ndim, 2), *range(1, kernel.ndim, 2))
-    return kernel.transpose(axes).reshape(math.prod(kernel.shape[::2]), -1)
+    return kernel.transpose(axes).reshape(math.prod(kernel.shape[::2]), math.prod(kernel.shape[1::2]))
 
 
 def apart(matrix: jax.Array, shape: tuple[int, ...]) -> jax.Array:
