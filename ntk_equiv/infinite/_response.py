@@ -20,7 +20,7 @@ def tolerance(scale: jax.Array, rows: int) -> jax.Array:
 
 
 @jax.jit
-def response(filter: Filter, values: jax.Array, t: jax.Array, tol: jax.Array, entries: int) -> jax.Array:
+def response(filter: Filter, values: jax.Array, t: jax.Array, tol: jax.Array, entries: Any) -> jax.Array:
     """φ_t(λ) for all times and eigenvalues, [T, λ].
 
     Args:
@@ -37,7 +37,7 @@ def response(filter: Filter, values: jax.Array, t: jax.Array, tol: jax.Array, en
 
 
 @jax.jit
-def is_late(filter: Filter, t: jax.Array, tol: jax.Array, entries: int) -> Any:
+def is_late(filter: Filter, t: jax.Array, tol: jax.Array, entries: Any) -> Any:
     """Whether modes below the tolerance have to be left out at this time."""
     null = filter(jnp.zeros_like(tol), t) / entries
     # Between the rounding that grows like φ(0)·tol/N and what a mode that is real after all would have contributed.
