@@ -57,7 +57,8 @@ def measured_continuous_deviation(
         A record with `lower` [n], which it counts as, and the elements that attain it.
 
     Example:
-        >>>         >>> from ntk_equiv import InfiniteEnsemble, augment, bounds, groups, reps, stax
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import InfiniteEnsemble, augment, bounds, groups, reps, stax
         >>> _, _, kernel_fn = stax.serial(stax.Dense(64, 1.5, 0.1), stax.Relu(), stax.Dense(1))
         >>> x, y = jnp.array([[1.0, 2.0], [0.5, -1.0]]), jnp.array([1.0, -1.0])
         >>> ens = InfiniteEnsemble(kernel_fn, augment(x, y, reps.matrix(groups.SO2.finite(4))), method="dense")
@@ -158,7 +159,8 @@ def min_group_order(
         A record with the errors of all orders, certified and measured.
 
     Example:
-        >>>         >>> from ntk_equiv import InfiniteEnsemble, augment, bounds, groups, reps, stax
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import InfiniteEnsemble, augment, bounds, groups, reps, stax
         >>> _, _, kernel_fn = stax.serial(stax.Dense(64, 1.5, 0.1), stax.Relu(), stax.Dense(1))
         >>> def build(k):
         ...     x, y = jnp.array([[1.0, 2.0], [0.5, -1.0]]), jnp.array([1.0, -1.0])

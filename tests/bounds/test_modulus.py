@@ -1,5 +1,7 @@
 """The modulus of continuity of certified kernels, against a brute-force supremum over pairs of angles."""
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ Q1, Q2, BETA = np.array([1.0, 1.0, 0.2, 0.7, 3.0]), np.array([1.0, 2.5, 1.0, 0.7
 STEPS = 1 << 13
 
 
+@functools.cache
 def network(name, depth):
     hidden = [layer for _ in range(depth) for layer in (stax.Dense(1, 1.4, 0.3), ACTIVATIONS[name])]
     return stax.serial(*hidden, stax.Dense(1, 1.1, 0.2))[2]
@@ -19,7 +22,7 @@ def network(name, depth):
 
 @pytest.mark.parametrize(
     ("name", "depth"),
-    [("relu", 1), ("relu", 2), ("relu", 3), ("leaky", 1), ("leaky", 3), ("abs", 1), ("abs", 2), ("erf", 1), ("erf", 3)],
+    [("relu", 1), ("relu", 2), ("relu", 3), ("leaky", 2), ("abs", 3), ("erf", 1), ("erf", 3)],
 )
 def test_the_modulus_is_the_supremum(name, depth):
     kernel_fn = network(name, depth)
@@ -41,10 +44,9 @@ def test_the_modulus_is_the_supremum(name, depth):
             assert abs(upper[row] / brute - 1) < 1e-3
 
 
-@pytest.mark.parametrize("name", ["relu", "erf"])
-def test_random_vectors_stay_below(name):
+def test_random_vectors_stay_below():
     """|Θ(x, a) − Θ(x, b)| for vectors a, b of equal norm, with a few of them close to x."""
-    kernel_fn, rng = network(name, 2), np.random.default_rng(0)
+    kernel_fn, rng = network("relu", 2), np.random.default_rng(0)
     x = rng.normal(size=(1, 3))
     a = rng.normal(size=(200, 3)) * np.geomspace(0.01, 1, 200)[:, None] + x
     b = a + 0.3 * rng.normal(size=(200, 3)) * np.geomspace(0.001, 1, 200)[::-1, None]
@@ -59,8 +61,8 @@ def test_random_vectors_stay_below(name):
 
 
 def test_it_is_of_first_order_for_relu_too():
-    kernel_fn, beta = network("relu", 2), jnp.array([0.1, 0.01])
-    _, upper = largest_increase(kernel_fn, jnp.ones(2), jnp.ones(2), beta)
+    beta = jnp.array([0.1, 0.01, 0.1, 0.1, 0.1])
+    _, upper = largest_increase(network("relu", 2), jnp.ones(5), jnp.ones(5), beta)
     assert 9.5 < upper[0] / upper[1] < 10.5
 
 
