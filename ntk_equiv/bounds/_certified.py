@@ -32,6 +32,8 @@ from ntk_equiv.groups import SO2, SO3
 from ntk_equiv.infinite import InfiniteEnsemble
 
 CHUNK = 256
+# Numbers held at a time for the angles between points.
+ROOM = 2**24
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -163,8 +165,12 @@ def _errors(
 def _angles(left: Array, right: Array) -> Array:
     """The angle of each vector on the left with each on the right, accurate also near 0 and π."""
     u, v = (a / jnp.maximum(jnp.linalg.norm(a, axis=1, keepdims=True), 1e-30) for a in (left, right))
-    apart, together = (jnp.linalg.norm(u[:, None] + sign * v[None], axis=2) for sign in (-1, 1))
-    return 2 * jnp.arctan2(apart, together)
+
+    def with_all(one: Array) -> Array:
+        apart, together = (jnp.linalg.norm(one[None] + sign * v, axis=1) for sign in (-1, 1))
+        return 2 * jnp.arctan2(apart, together)
+
+    return jax.lax.map(with_all, u, batch_size=min(len(u), max(1, ROOM // v.size)))
 
 
 def _envelope(kernel_fn: Any, q1: Array, q2: Array, angle: Array) -> Array:

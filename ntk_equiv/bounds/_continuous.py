@@ -15,6 +15,8 @@ The nearest a for ρ_X need not be the nearest for ρ_Y: where labels transform,
 
 import dataclasses
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -33,6 +35,8 @@ from ntk_equiv.bounds._weights import farthest, weights
 from ntk_equiv.infinite import InfiniteEnsemble
 
 STEPS = 2048
+# Pairs of points whose kernels are looked at together.
+PAIRS = 4096
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -159,19 +163,18 @@ def _nearest(found: Setting, subgroup: np.ndarray) -> tuple[float, float]:
 def _by_modulus(found: Setting, epsilon: float, rotation: np.ndarray) -> GroupBound:
     train = found.ens.train
     alpha = np.linalg.norm(found.coefficients(), axis=1).reshape(-1, train.n).sum(axis=0)
-    q1, q2 = (np.mean(np.asarray(v, dtype=float) ** 2, axis=-1) for v in (found.x, train.base_x))
-    pairs = [jnp.asarray(v.reshape(-1), found.x.dtype) for v in np.broadcast_arrays(q1[:, None], q2[None, :])]
-    beta = jnp.full_like(pairs[0], 2 * math.asin(min(epsilon / 2, 1)))
-    upper = np.asarray(largest_increase(found.ens.kernel_fn, *pairs, beta)[1], dtype=float)
-    return _record(found, epsilon, rotation, alpha, upper.reshape(len(q1), len(q2)), certified=True)
+    beta = 2 * math.asin(min(epsilon / 2, 1))
+
+    def modulus(q1: Array, q2: Array) -> Array:
+        return largest_increase(found.ens.kernel_fn, q1, q2, jnp.full_like(q1, beta))[1]
+
+    return _record(found, epsilon, rotation, alpha, _on_pairs(modulus, found), certified=True)
 
 
 def _by_lipschitz(found: Setting, epsilon: float, rotation: np.ndarray) -> GroupBound:
     """Ĉ(x) is the largest slope of Θ(x, ·) along the spheres of the training points, per length of a chord."""
     base, alpha = np.asarray(found.ens.train.base_x, dtype=float), found.coefficients()
-    q1, q2 = (np.mean(np.asarray(v, dtype=float) ** 2, axis=-1) for v in (found.x, base))
-    pairs = [jnp.asarray(v.reshape(-1), found.x.dtype) for v in np.broadcast_arrays(q1[:, None], q2[None, :])]
-    slopes = np.asarray(_steepest(found.ens.kernel_fn, *pairs), dtype=float).reshape(len(q1), len(q2))
+    slopes = _on_pairs(partial(_steepest, found.ens.kernel_fn), found)
     beta, norms = 2 * math.asin(min(epsilon / 2, 1)), np.linalg.norm(base, axis=1)
     arc = beta / epsilon if epsilon else 1.0
     largest = np.max(slopes / np.where(norms > 0, norms, np.inf), axis=1) * arc
@@ -182,6 +185,18 @@ def _by_lipschitz(found: Setting, epsilon: float, rotation: np.ndarray) -> Group
     return GroupBound(
         0 * upper, upper, True, epsilon, beta, constant, rotation, sizes, epsilon * largest[:, None] * norms
     )
+
+
+def _on_pairs(function: Callable, found: Setting) -> np.ndarray:
+    """A function of the mean squared norms of test and base points, [n, base points], some thousand pairs at a time."""
+    q1, q2 = (np.mean(np.asarray(v, dtype=float) ** 2, axis=-1) for v in (found.x, found.ens.train.base_x))
+    pairs = [v.reshape(-1) for v in np.broadcast_arrays(q1[:, None], q2[None, :])]
+    count = len(pairs[0])
+    step, values = min(count, PAIRS), np.empty(count)
+    for start in range(0, count, step):
+        part = np.resize(np.arange(start, min(start + step, count)), step)  # always the same shape
+        values[part] = function(*(jnp.asarray(q[part], found.x.dtype) for q in pairs))
+    return values.reshape(len(q1), len(q2))
 
 
 @jax.jit

@@ -1,11 +1,12 @@
-"""What groups and representations compute lowers for the devices that are not here."""
+"""What groups, representations and bounds compute lowers for the devices that are not here."""
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax import export
 
-from ntk_equiv import augment, groups, reps
+from ntk_equiv import augment, bounds, groups, reps, stax
+from ntk_equiv.bounds._modulus import largest_increase
 
 IMAGES = jnp.ones((2, 5, 5, 2), jnp.float32)
 VECTORS = jnp.ones((2, 3), jnp.float32)
@@ -17,6 +18,11 @@ COMPUTATIONS = {
     "kernels": (TURNS.spatial((3, 3)).both, (1, jnp.ones((2, 2, 3, 3, 3, 3)))),
     "Haar samples": (lambda key: groups.SO3.sample(key, 4), (jax.random.key(0),)),
     "distances": (groups.SO3.distance, (jnp.eye(3), jnp.eye(3))),
+    "ensemble sizes": (lambda v: bounds.min_ensemble_size(v, 0.1, 0.05, channels=3), (jnp.ones(2),)),
+    "modulus of a kernel": (
+        largest_increase,
+        (stax.serial(stax.Dense(1), stax.Relu(), stax.Dense(1))[2], *[jnp.ones(2)] * 3),
+    ),
     "augmented data": (lambda x, y: augment(x, y, TURNS).x, (IMAGES, jnp.zeros(2))),
     "permutation matrices": (lambda g: augment(IMAGES, jnp.zeros(2), TURNS).permutation_matrix(g), (1,)),
 }
