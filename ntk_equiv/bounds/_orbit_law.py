@@ -47,7 +47,8 @@ def orbit_moments(
     orbit = rep_x.orbit(x, elements)
     both = jax.tree.map(lambda one, many: jnp.concatenate([one[None], many]).swapaxes(0, 1), x, orbit)
     n, size = jax.tree.leaves(both)[0].shape[:2]
-    step = max(1, TOGETHER // size)
+    parts = -(-n // max(1, TOGETHER // size))
+    step = max(1, -(-n // max(1, parts)))  # parts of one size, compiled once
     means, covs = [], []
     for start in range(0, n, step):
         part = jax.tree.map(lambda leaf: _joined(leaf[start : start + step]), both)  # noqa: B023
