@@ -49,7 +49,9 @@ class Engine:
         if len(self._fit.blocks) == len(everything) and (self._fit.has_nngp or not nngp):
             return self._fit
         get = ("ntk", "nngp") if nngp else ("ntk",)
-        fit = fitted(self.kernel_fn, self._data, everything, get=get, known=self._fit.blocks)
+        # Inside a function that is being traced, what is known is computed now, and only once.
+        with jax.ensure_compile_time_eval():
+            fit = fitted(self.kernel_fn, self._data, everything, get=get, known=self._fit.blocks)
         if is_concrete(fit):
             self._fit = fit
         return fit
