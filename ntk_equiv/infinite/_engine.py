@@ -14,12 +14,13 @@ import jax.numpy as jnp
 from ntk_equiv import filters
 from ntk_equiv._check import is_concrete
 from ntk_equiv._gram import Guest, gram
+from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.infinite import _laws
 from ntk_equiv.infinite._fit import ENTRIES_AT_A_TIME, Fit, check_positions, fitted
 from ntk_equiv.infinite._response import response, tolerance
 from ntk_equiv.infinite._sectors import coefficients, sectors_of
-from ntk_equiv.infinite._training_set import TrainingSet, as_labels, joint
+from ntk_equiv.infinite._training_set import TrainingSet, as_labels
 
 
 class Engine:
