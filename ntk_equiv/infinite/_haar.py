@@ -74,12 +74,12 @@ def haar_limit(
         >>> import jax.numpy as jnp
         >>> from ntk_equiv import groups, reps, stax
         >>> from ntk_equiv.infinite import haar_limit
-        >>> _, _, kernel_fn = stax.serial(stax.Dense(64, 1.5, 0.5), stax.Erf(), stax.Dense(1))
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(64, 0.8, 0.5), stax.Erf(), stax.Dense(1))
         >>> x, y = jnp.array([[1.0, 0.0], [2.0, 0.0]]), jnp.array([1.0, -1.0])
         >>> circle = jnp.array([[1.5, 0.0], [0.0, 1.5], [0.9, 1.2]])
-        >>> limit = haar_limit(kernel_fn, x, y, reps.matrix(groups.SO2), circle, 10.0, rtol=1e-4)
-        >>> limit.converged, limit.order
-        (True, 8)
+        >>> limit = haar_limit(kernel_fn, x, y, reps.matrix(groups.SO2), circle, 10.0, rtol=0.01)
+        >>> limit.converged, limit.order          # from 8 to 16 rotations it still changes, but by less than 1 %
+        (True, 16)
     """
     if rep.group != SO2:
         fix = "Pass for example `reps.matrix(groups.SO2)`; augment by a finite group with `augment`."

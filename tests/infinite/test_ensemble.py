@@ -109,6 +109,14 @@ def test_it_passes_through_jit_and_differentiates():
     np.testing.assert_allclose(in_time, (later - earlier).sum() / 2e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize("train", [(X, Y), TRAIN], ids=["plain", "augmented"])
+def test_a_traced_function_may_use_it_and_completes_it_once(train):
+    ens = InfiniteEnsemble(KERNEL_FN, train)
+    cov = jax.jit(lambda x: ens.cov(x, 0.5))(X_TEST)
+    assert ens._fit.has_nngp
+    assert_close(cov, ens.cov(X_TEST, 0.5))
+
+
 def test_the_short_forms():
     dense = InfiniteEnsemble(KERNEL_FN, TRAIN, filters.gradient_flow(0.3), reduction="mean", method="dense")
     settings = {"learning_rate": 0.3, "reduction": "mean"}

@@ -34,19 +34,23 @@ def theirs(call):
         return call()
 
 
-@pytest.mark.parametrize("t", [0.0, 3.0, 500.0, None])
-def test_mean_and_covariance_are_those_of_neural_tangents(t):
-    kernel_fn = network(nt.stax)[2]
+def test_mean_and_covariance_are_those_of_neural_tangents():
+    """In our precision but for the diagonal of their kernels, which is off by 1e-8."""
+    kernel_fn, times = network(nt.stax)[2], jnp.array([0.0, 3.0, 500.0])
     predict = theirs(lambda: nt.predict.gradient_descent_mse_ensemble(kernel_fn, X, Y, learning_rate=0.7))
-    law = theirs(lambda: predict(t=t, x_test=X_TEST, get="ntk", compute_cov=True))
+    law = theirs(lambda: predict(t=times, x_test=X_TEST, get="ntk", compute_cov=True))
+    end = theirs(lambda: predict(t=None, x_test=X_TEST, get="ntk", compute_cov=True))
+    bayes = theirs(lambda: predict(t=None, x_test=X_TEST, get="nngp", compute_cov=True))
     ens = InfiniteEnsemble(KERNEL_FN, (X, Y), filters.gradient_flow(0.7), reduction="mean")
-    time = INF if t is None else t
-    np.testing.assert_allclose(ens.mean(X_TEST, time), law.mean, rtol=1e-6, atol=1e-8)
-    np.testing.assert_allclose(ens.cov(X_TEST, time), law.covariance, rtol=1e-6, atol=1e-7)
-    if t is None:
-        bayes = theirs(lambda: predict(t=None, x_test=X_TEST, get="nngp", compute_cov=True))
-        np.testing.assert_allclose(ens.nngp_posterior(X_TEST).mean, bayes.mean, rtol=1e-6)
-        np.testing.assert_allclose(ens.nngp_posterior(X_TEST).cov, bayes.covariance, rtol=1e-6, atol=1e-7)
+    for ours, oracle in (
+        (ens.mean(X_TEST, times), law.mean),
+        (ens.cov(X_TEST, times), law.covariance),
+        (ens.mean(X_TEST, INF), end.mean),
+        (ens.cov(X_TEST, INF), end.covariance),
+        (ens.nngp_posterior(X_TEST).mean, bayes.mean),
+        (ens.nngp_posterior(X_TEST).cov, bayes.covariance),
+    ):
+        np.testing.assert_allclose(ours, oracle, rtol=1e-6, atol=1e-7)
 
 
 def test_a_guest_kernel_gives_the_same_ensemble():
