@@ -24,9 +24,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs
 from ntk_equiv.infinite import InfiniteEnsemble
-from ntk_equiv.infinite._training_set import joint
 from ntk_equiv.reps import Representation
 
 # Points whose covariance is asked for at once; of theirs only the blocks on the diagonal are kept.

@@ -5,12 +5,12 @@ from typing import Any
 import jax
 
 from ntk_equiv._check import one_of, refusal
+from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs
 from ntk_equiv.bounds import _ranges
 from ntk_equiv.bounds._members import min_ensemble_size
 from ntk_equiv.bounds._simultaneous import METHODS, sampled_ensemble_size, simultaneous_ensemble_size
 from ntk_equiv.infinite import InfiniteEnsemble
-from ntk_equiv.infinite._training_set import joint
 
 
 def required_members(
