@@ -24,7 +24,7 @@ from ntk_equiv._check import positive_integer, refusal
 from ntk_equiv._typing import Array, Inputs
 from ntk_equiv.bounds._branching import maximum
 from ntk_equiv.bounds._cells import Cells, angles_between, beyond, cells
-from ntk_equiv.bounds._modulus import check_certified
+from ntk_equiv.bounds._modulus import check_certified, envelope
 from ntk_equiv.bounds._records import Enclosure
 from ntk_equiv.bounds._setting import Setting, setting
 from ntk_equiv.bounds._weights import farthest, weights
@@ -157,7 +157,8 @@ def _errors(
     error = jnp.linalg.norm(mean - rep_y.orbit(own, elements), axis=1)
     angle = _angles(moved, points)
     near = jnp.stack([jnp.maximum(angle - beta[:, None], 0), angle, jnp.minimum(angle + beta[:, None], math.pi)])
-    V = _envelope(kernel_fn, jnp.mean(x**2), jnp.mean(points**2, axis=1), near)
+    q2 = jnp.mean(points**2, axis=1)
+    V = envelope(kernel_fn, jnp.full_like(q2, jnp.mean(x**2)), q2, near)
     change = jnp.maximum(V[1] - V[0], V[2] - V[1])
     return error, jnp.matmul(change, jnp.linalg.norm(alpha, axis=1), precision=jax.lax.Precision.HIGHEST)
 
@@ -171,15 +172,3 @@ def _angles(left: Array, right: Array) -> Array:
         return 2 * jnp.arctan2(apart, together)
 
     return jax.lax.map(with_all, u, batch_size=min(len(u), max(1, ROOM // v.size)))
-
-
-def _envelope(kernel_fn: Any, q1: Array, q2: Array, angle: Array) -> Array:
-    """V of one test point and all training points, at angles [..., N]."""
-    here = kernel_fn.radial(
-        jnp.full(angle.shape, q1), jnp.broadcast_to(q2, angle.shape), jnp.abs(jnp.cos(angle)), "ntk"
-    )
-    top, middle = (
-        jnp.broadcast_to(kernel_fn.radial(jnp.full(q2.shape, q1), q2, jnp.full(q2.shape, c), "ntk"), angle.shape)
-        for c in (1.0, 0.0)
-    )
-    return jnp.where(angle <= math.pi / 2, top - here, (top - middle) + (here - middle))

@@ -192,9 +192,9 @@ def _certified(
     simple = float(continuous_group_bound(ens, rep, x, t, rep_y=rep_y).upper.max())
     if simple <= delta or measured > delta:
         return simple
-    found = certified_continuous_deviation(
-        ens, rep, x, t, rep_y=rep_y, atol=(delta - measured) / 2, max_cells=max_cells
-    )
+    width = max((delta - measured) / 2, 1e-9 * delta)
+    settings: dict = {"rep_y": rep_y, "rtol": 0.0, "atol": width, "max_cells": max_cells}
+    found = certified_continuous_deviation(ens, rep, x, t, **settings)
     return min(simple, float(found.upper.max()))
 
 

@@ -45,7 +45,7 @@ def check_certified(kernel_fn: Any) -> None:
 
 
 def envelope(kernel_fn: Any, q1: Array, q2: Array, angle: Array) -> Array:
-    """V at angles in [0, π], entry by entry, for mean squared norms `q1` and `q2`.
+    """V at angles [..., count] in [0, π], for mean squared norms `q1` and `q2`, [count].
 
     Example:
         >>> from ntk_equiv import stax
@@ -53,9 +53,14 @@ def envelope(kernel_fn: Any, q1: Array, q2: Array, angle: Array) -> Array:
         >>> print(envelope(kernel_fn, jnp.ones(3), jnp.ones(3), jnp.array([0, jnp.pi / 2, jnp.pi])).round(4))
         [0.     0.8408 1.6817]
     """
-    one = jnp.ones_like(angle)
-    cosine = jnp.abs(jnp.cos(angle))
-    top, here, middle = (kernel_fn.radial(q1, q2, c, "ntk") for c in (one, cosine, 0 * one))
+    wide = [jnp.broadcast_to(q, angle.shape) for q in (q1, q2)]
+    here = kernel_fn.radial(*wide, jnp.abs(jnp.cos(angle)), "ntk")
+    ends = [kernel_fn.radial(q1, q2, jnp.full_like(q1, cosine), "ntk") for cosine in (1.0, 0.0)]
+    return _folded(angle, here, *(jnp.broadcast_to(end, angle.shape) for end in ends))
+
+
+def _folded(angle: Array, here: Array, top: Array, middle: Array) -> Array:
+    """V from h(|cos θ|), h(1) and h(0)."""
     return jnp.where(angle <= math.pi / 2, top - here, (top - middle) + (here - middle))
 
 
@@ -110,7 +115,7 @@ def _cells_bounded(kernel_fn: Any, q1: Array, q2: Array, angle: Array, beta: Arr
     here, slope = (v[:-2].reshape(both.shape) for v in (value, slope))
     top, middle = value[-2][None], value[-1][None]
     before = top - here[0]
-    after = jnp.where(both[1] <= math.pi / 2, top - here[1], (top - middle) + (here[1] - middle))
+    after = _folded(both[1], here[1], top, middle)
     crossing = (both[1, :-1] - math.pi / 2) * (both[1, 1:] - math.pi / 2) < 0
     highest = jnp.where(crossing, 1.0, jnp.maximum(sine[1, :-1], sine[1, 1:]))
     fastest = highest * jnp.maximum(slope[1, :-1], slope[1, 1:])
