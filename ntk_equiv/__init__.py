@@ -9,6 +9,7 @@ The library follows one line of thought, and this is where its parts lie on it:
   vectors, images and graphs;
 - `augment` makes a training set of all images of given points under a group;
 - `theorems` measure how kernels, their Gram matrices and any function respect the symmetry;
+- `metrics` measure how invariant the predictions of a finite ensemble are;
 - `interop` lets networks written for neural-tangents take part.
 
 Importing `ntk_equiv` is cheap: each part is loaded when it is first used.
@@ -19,11 +20,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the table below
-    from ntk_equiv import groups, interop, reps, stax, theorems
+    from ntk_equiv import groups, interop, metrics, reps, stax, theorems
     from ntk_equiv._gram import gram
     from ntk_equiv.orbits import augment
 
-__all__ = ["augment", "gram", "groups", "interop", "reps", "stax", "theorems"]
+__all__ = ["augment", "gram", "groups", "interop", "metrics", "reps", "stax", "theorems"]
 
 # Where each public name lives: the module itself, or the module that defines it.
 _HOME = {
@@ -31,6 +32,7 @@ _HOME = {
     "gram": "ntk_equiv._gram",
     "groups": "ntk_equiv.groups",
     "interop": "ntk_equiv.interop",
+    "metrics": "ntk_equiv.metrics",
     "reps": "ntk_equiv.reps",
     "stax": "ntk_equiv.stax",
     "theorems": "ntk_equiv.theorems",
