@@ -58,7 +58,8 @@ class Batches:
         """The order of samples in the epoch of this step."""
         if self.batch_size is None:
             return jnp.zeros(0, jnp.int32)
-        order = jax.random.permutation(jax.random.fold_in(key, step // self.per_epoch), self.size)
+        shuffling, _ = jax.random.split(key)
+        order = jax.random.permutation(jax.random.fold_in(shuffling, step // self.per_epoch), self.size)
         return jnp.resize(order, (self.per_epoch * self.batch_size,)).astype(jnp.int32)
 
     def take(self, data: tuple, key: jax.Array, order: jax.Array, step: Any) -> Batch:
@@ -76,17 +77,21 @@ class Batches:
         if self.rep_x is None:
             x, y = (x, y) if self.batch_size is None else jax.tree.map(lambda leaf: leaf[chosen], (x, y))
             return x, y, weights
-        drawing = jax.random.fold_in(jax.random.fold_in(key, 1), step)
-        g, points = self._drawn(drawing, chosen) if self.random else jnp.divmod(chosen, self.points)
-        g = g if self.random else jnp.asarray(elements)[g]
+        if self.random:
+            _, drawing = jax.random.split(key)
+            g, points = self._drawn(jax.random.fold_in(drawing, step), len(chosen)), chosen
+        else:
+            place, points = jnp.divmod(chosen, self.points)
+            g = jnp.asarray(elements)[place]
         return *self._moved(g, *jax.tree.map(lambda leaf: leaf[points], (x, y))), weights
 
-    def _drawn(self, key: jax.Array, points: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _drawn(self, key: jax.Array, count: int) -> jax.Array:
+        """Elements from the Haar measure."""
         assert self.rep_x is not None
         group = self.rep_x.group
         if isinstance(group, ContinuousGroup):
-            return group.sample(key, len(points)), points
-        return jax.random.randint(key, points.shape, 0, group.order), points
+            return group.sample(key, count)
+        return jax.random.randint(key, (count,), 0, group.order)
 
     def _moved(self, g: jax.Array, x: Any, y: jax.Array) -> tuple[Any, jax.Array]:
         assert self.rep_x is not None

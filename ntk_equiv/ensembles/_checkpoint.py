@@ -47,11 +47,7 @@ class Checkpoints:
             self._manager.save(step, args=args, force=True)
             self._manager.wait_until_finished()
         except Exception as error:  # tensorstore reports a full disk as a ValueError
-            left = (
-                "no checkpoint was"
-                if self.latest is None
-                else f"the checkpoint of step {self.latest} is complete and was"
-            )
+            left = "no checkpoint was" if self.latest is None else f"the complete checkpoint of step {self.latest} was"
             raise OSError(
                 f"the checkpoint of step {step} could not be written to {self.folder}: {error}. Nothing else is lost: "
                 f"{left} left in place. Make room, and call `train` again with `resume=True`."

@@ -19,6 +19,8 @@ from ntk_equiv.ensembles._loop import Task
 PROBES = (1.0, -0.5, 0.25, 2.0)
 # Outputs of the same network on another machine differ by rounding.
 OUTPUT_TOLERANCE = 1e-3
+# On so many samples are they compared.
+SAMPLES = 8
 
 
 def configuration(task: Task, key: Any, data: tuple, **settings: Any) -> dict[str, Any]:
@@ -43,13 +45,13 @@ def configuration(task: Task, key: Any, data: tuple, **settings: Any) -> dict[st
 
 
 def first_outputs(task: Task, data: tuple) -> list[float]:
-    """What the network computes for a fixed key and the first sample: as good as a description of it."""
+    """What the network computes for a fixed key and a few samples: as good as a description of it."""
 
     @jax.jit
     def outputs(example: Any) -> jax.Array:
         return task.model.apply(task.model.init(jax.random.key(0), example), example)
 
-    return np.ravel(outputs(jax.tree.map(lambda leaf: leaf[:1], data[0])))[:4].astype(float).tolist()
+    return np.ravel(outputs(jax.tree.map(lambda leaf: leaf[:SAMPLES], data[0])))[:16].astype(float).tolist()
 
 
 def differences(here: dict[str, Any], there: dict[str, Any]) -> list[str]:

@@ -105,7 +105,7 @@ class Run:
         """f̂(x), the mean over all members that are finite, [n, out]."""
         return jnp.mean(self.predict(x, batch_size=batch_size)[self.finished], axis=0)
 
-    def subset(self, members: Sequence[int] | np.ndarray, /) -> "Run":
+    def subset(self, members: Any, /) -> "Run":
         """The ensemble of some of the members, which keep their order but not their numbers.
 
         Args:

@@ -33,7 +33,7 @@ def train(
     /,
     *,
     members: int,
-    optimizer: optax.GradientTransformation,
+    optimizer: Any,
     key: jax.Array,
     steps: int | None = None,
     epochs: int | None = None,
