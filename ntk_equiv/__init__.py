@@ -8,8 +8,11 @@ The library follows one line of thought, and this is where its parts lie on it:
 - `groups` are finite groups with their irreps, and the rotation groups; `reps` are the ways in which they act on
   vectors, images and graphs;
 - `augment` makes a training set of all images of given points under a group;
+- `InfiniteEnsemble`, `ensemble_mean` and `ensemble_cov`, from `infinite`, are the infinitely wide ensemble trained on
+  such a set, exactly and at any time; `filters` are the ways to train it;
 - `theorems` measure how kernels, their Gram matrices and any function respect the symmetry;
-- `metrics` measure how invariant the predictions of a finite ensemble are;
+- `ensembles` trains real ones, with Flax, and compares them with the theory;
+- `metrics` measure how invariant their predictions are;
 - `interop` lets networks written for neural-tangents take part.
 
 Importing `ntk_equiv` is cheap: each part is loaded when it is first used.
@@ -20,17 +23,39 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the table below
-    from ntk_equiv import groups, interop, metrics, reps, stax, theorems
+    from ntk_equiv import ensembles, filters, groups, infinite, interop, metrics, reps, stax, theorems
     from ntk_equiv._gram import gram
+    from ntk_equiv.infinite import InfiniteEnsemble, ensemble_cov, ensemble_mean
     from ntk_equiv.orbits import augment
 
-__all__ = ["augment", "gram", "groups", "interop", "metrics", "reps", "stax", "theorems"]
+__all__ = [
+    "InfiniteEnsemble",
+    "augment",
+    "ensemble_cov",
+    "ensemble_mean",
+    "ensembles",
+    "filters",
+    "gram",
+    "groups",
+    "infinite",
+    "interop",
+    "metrics",
+    "reps",
+    "stax",
+    "theorems",
+]
 
 # Where each public name lives: the module itself, or the module that defines it.
 _HOME = {
+    "InfiniteEnsemble": "ntk_equiv.infinite",
     "augment": "ntk_equiv.orbits",
+    "ensemble_cov": "ntk_equiv.infinite",
+    "ensemble_mean": "ntk_equiv.infinite",
+    "ensembles": "ntk_equiv.ensembles",
+    "filters": "ntk_equiv.filters",
     "gram": "ntk_equiv._gram",
     "groups": "ntk_equiv.groups",
+    "infinite": "ntk_equiv.infinite",
     "interop": "ntk_equiv.interop",
     "metrics": "ntk_equiv.metrics",
     "reps": "ntk_equiv.reps",

@@ -75,7 +75,7 @@ def gram(
         return jax.tree.map(_symmetrized, whole) if symmetric else whole
     _check_finite(x1, "x1")
     _check_finite(x2, "x2")
-    halves: Any = kernel_fn if hasattr(kernel_fn, "pairs") else _Guest(kernel_fn)
+    halves: Any = Guest.wrapped(kernel_fn)
     size = _tile_size(halves, x1) if tile is None else positive_integer(tile, "tile")
     left = halves.points(x1)
     right = left if symmetric else halves.points(x2)
@@ -94,10 +94,18 @@ def gram(
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class _Guest:
+class Guest:
     """Any kernel function, dressed as two halves of which the first does nothing."""
 
     kernel_fn: KernelFn = field(metadata={"static": True})
+
+    @classmethod
+    def wrapped(cls, kernel_fn: Any) -> Any:
+        """`kernel_fn` in a form that passes through `jit` as an argument: itself, or as a guest."""
+        return kernel_fn if hasattr(kernel_fn, "pairs") else cls(kernel_fn)
+
+    def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None) -> Any:
+        return self.kernel_fn(x1, x2, get)
 
     def points(self, x: Inputs) -> Inputs:
         return x

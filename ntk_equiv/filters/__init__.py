@@ -1,0 +1,41 @@
+"""Training as a function of one eigenvalue.
+
+A linear model with the kernel Θ, trained on ½‖f − y‖², is at time t
+
+    f_t(x) = f_0(x) + Θ(x, X) φ_t(Θ(X, X)) (y − f_0(X)),
+
+and how it is trained enters through the scalar function φ_t(λ) alone. A filter is that function:
+
+    `gradient_flow(η)`      (1 − e^(−ηλt)) / λ
+    `gradient_descent(η)`   (1 − (1 − ηλ)^t) / λ,                            t whole steps, stable for ηλ ≤ 2
+    `momentum(η, β)`        φ_(t+1) = η + (1+β−ηλ)φ_t − βφ_(t−1), φ_0 = φ_(−1) = 0,    ηλ ≤ 2(1+β)
+    `ridge(λ₀)`             1 / (λ + λ₀): ½λ₀‖w − w_0‖² added to the loss, trained to the end
+    `converged()`           1 / λ, the pseudo-inverse: gradient flow trained to the end
+    `custom(φ)`             any other
+
+All are finite at λ = 0 unless t = ∞ and precise at tiny and at huge ηλt; only momentum knows ηλ no better than to eps
+beside one. For the loss that is a *mean* over s entries of y, φ_t(λ) is replaced by φ_t(λ/s)/s; that is no business of
+the filter.
+"""
+
+from ntk_equiv.filters._kinds import Filter
+from ntk_equiv.filters._make import (
+    converged,
+    custom,
+    gradient_descent,
+    gradient_flow,
+    max_learning_rate,
+    momentum,
+    ridge,
+)
+
+__all__ = [
+    "Filter",
+    "converged",
+    "custom",
+    "gradient_descent",
+    "gradient_flow",
+    "max_learning_rate",
+    "momentum",
+    "ridge",
+]

@@ -1,0 +1,43 @@
+"""The scalar functions that filters are made of, precise where their textbook forms are not."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def floats(lam: Any, t: Any) -> tuple[jax.Array, jax.Array]:
+    """Both in the precision of λ."""
+    lam = jnp.asarray(lam)
+    lam = lam if jnp.issubdtype(lam.dtype, jnp.inexact) else lam.astype(float)
+    return lam, jnp.asarray(t, lam.dtype)
+
+
+def unless(ended: jax.Array, lam: jax.Array, value: jax.Array) -> jax.Array:
+    """`value`; where training has ended, the inverse of λ instead."""
+    positive = jnp.where(lam > 0, lam, 1)
+    return jnp.where(ended, jnp.where(lam > 0, 1 / positive, jnp.inf), value)
+
+
+def saturation(u: jax.Array) -> jax.Array:
+    """(1 − e^(−u))/u, smooth at 0."""
+    away = jnp.where(u < 1e-3, 1, u)
+    near = jnp.where(u < 1e-3, u, 0)
+    return jnp.where(u < 1e-3, 1 - near / 2 * (1 - near / 3 * (1 - near / 4)), -jnp.expm1(-away) / away)
+
+
+def slope(z: jax.Array) -> jax.Array:
+    """−log(1 − z)/z for z < 1, smooth at 0."""
+    away = jnp.where(z < 1e-3, 0.5, z)
+    near = jnp.where(z < 1e-3, z, 0)
+    series = 1 + near * (1 / 2 + near * (1 / 3 + near * (1 / 4 + near / 5)))
+    return jnp.where(z < 1e-3, series, -jnp.log1p(-away) / away)
+
+
+def doubled(_: Any, carry: tuple) -> tuple:
+    """One bit of the number of steps: take the step there is if it is set, then make the step twice as long."""
+    ((a, b), (c, d)), (p, q), (u, v), steps = carry
+    odd = jnp.mod(steps, 2) == 1
+    u, v = jnp.where(odd, a * u + b * v + p, u), jnp.where(odd, c * u + d * v + q, v)
+    twice = ((a * a + b * c, b * (a + d)), (c * (a + d), d * d + b * c))
+    return twice, (a * p + b * q + p, c * p + d * q + q), (u, v), jnp.floor(steps / 2)

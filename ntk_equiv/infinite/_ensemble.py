@@ -1,0 +1,294 @@
+"""The infinitely wide deep ensemble, trained.
+
+In the paper's symbols, with Θ the neural tangent kernel, 𝒦 the NNGP kernel, X, y the (augmented) training data and
+φ_t the filter of training:
+
+    mean        μ_t(x) = Θ(x, X) φ_t(Θ(X, X)) y
+    cov         Σ_t(x, x') = [1, −Θ(x, X)φ_t(Θ)] · 𝒦 on (x, X) · [1, −Θ(x', X)φ_t(Θ)]ᵀ
+    member      f_t(x) = f_0(x) + Θ(x, X) φ_t(Θ) (y − f_0(X))
+
+The covariance of two channels is zero, and the same within each, so it has no axis of channels.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ntk_equiv import filters
+from ntk_equiv._check import one_of, positive_integer
+from ntk_equiv._gram import gram
+from ntk_equiv._typing import Inputs, KernelFn
+from ntk_equiv.infinite import _laws, _notices, _statistics, _storage
+from ntk_equiv.infinite._engine import Engine
+from ntk_equiv.infinite._fit import containing_labels, fitted
+from ntk_equiv.infinite._method import decided
+from ntk_equiv.infinite._response import tolerance
+from ntk_equiv.infinite._training_set import apart, check_labels, joint
+from ntk_equiv.orbits import AugmentedSet
+from ntk_equiv.reps import Representation
+
+
+@jax.tree_util.register_pytree_node_class
+class InfiniteEnsemble(Engine):
+    """The infinite ensemble trained on given data: its mean and covariance at any time, on any points.
+
+    The Gram matrix is decomposed once, when it is first needed; times and test points are then cheap. Augmented data
+    are reduced by their group: n · |G|n kernel entries instead of (|G|n)², a small block for every irrep, and for the
+    mean only the irreps that the labels contain. A pytree: a fitted ensemble passes through `jit`.
+
+    Attributes:
+        kernel_fn: the kernels of the network.
+        train: the data, as they were given.
+        filter: how it is trained.
+        reduction: whether the loss is ½ of the "sum" or of the "mean" of squares over all entries of the labels.
+        method: "dense" or "reduced".
+        reason: why this method.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import InfiniteEnsemble, augment, filters, groups, reps, stax
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(64, 1.5, 0.1), stax.Relu(), stax.Dense(1))
+        >>> x, y = jnp.array([[1.0, 2.0, 4.0], [0.0, 1.0, 5.0]]), jnp.array([1.0, -1.0])
+        >>> train = augment(x, y, reps.regular(groups.cyclic(3)))
+        >>> ens = InfiniteEnsemble(kernel_fn, train, filters.gradient_flow(learning_rate=1.0))
+        >>> ens
+        <infinite ensemble on 6 rows, reduced by cyclic(3), GradientFlow(learning_rate=1.0), reduction sum>
+        >>> test = jnp.array([[1.0, 2.0, 4.0], [2.0, 4.0, 1.0], [7.0, 7.0, 0.0]])
+        >>> print(ens.mean(test, jnp.array([0.0, 1.0])).round(4))
+        [[0.     0.     0.    ]
+         [0.8601 0.8601 0.8003]]
+        >>> print(ens.var(test, 1.0).round(4))
+        [0.0083 0.0083 1.7544]
+    """
+
+    def __init__(
+        self,
+        kernel_fn: KernelFn,
+        train: Any,
+        filter: filters.Filter | Callable | None = None,
+        *,
+        reduction: str = "sum",
+        method: str = "auto",
+    ):
+        """Decide on the method, and decompose the blocks that the mean needs.
+
+        Args:
+            kernel_fn: from `ntk_equiv.stax`, from neural-tangents, or any function with the same arguments.
+            train: `augment(x, y, rep_x, rep_y)`, or a plain pair `(x, y)`; y is [n] or [n, ..., channels].
+            filter: from `ntk_equiv.filters`, or any function φ(λ, t); gradient flow at rate 1 unless given.
+            reduction: `"sum"` for the loss ½Σ(f−y)², as in the paper; `"mean"` for ½ of the mean over all entries of
+                the (augmented) labels, as in neural-tangents.
+            method: `"dense"` decomposes the Gram matrix of all points; `"reduced"` uses the group that augments them;
+                `"auto"` does so if that is exact, and says why if it is not.
+
+        Raises:
+            ValueError: the data, the network and the group do not fit together, or the rate makes training diverge.
+        """
+        self.reduction = one_of(reduction, ("sum", "mean"), "reduction")
+        self.kernel_fn, self.train = kernel_fn, train
+        self.filter = _as_filter(filter)
+        self._data, self.method, self.reason = decided(method, kernel_fn, train)
+        check_labels(self._data)
+        self._fit = fitted(kernel_fn, self._data, containing_labels(self._data))
+        _notices.check_rate(self)
+        _notices.warn_of_rank(self)
+
+    def __repr__(self) -> str:
+        how = "dense" if self._data.group is None else f"reduced by {self._data.group.label}"
+        return f"<infinite ensemble on {self._data.size} rows, {how}, {self.filter}, reduction {self.reduction}>"
+
+    # The symmetry and the data
+
+    @property
+    def rep_x(self) -> Representation | None:
+        """How the group that augments acts on points; None for plain data."""
+        return self.train.rep_x if isinstance(self.train, AugmentedSet) else None
+
+    @property
+    def rep_y(self) -> Representation | None:
+        """How it acts on labels; None for plain data."""
+        return self.train.rep_y if isinstance(self.train, AugmentedSet) else None
+
+    @property
+    def x(self) -> Inputs:
+        """All training points, [N, ...]."""
+        return self.train.x if isinstance(self.train, AugmentedSet) else self._data.x
+
+    @property
+    def y(self) -> jax.Array:
+        """All training labels, [N, ...]."""
+        return self.train.y if isinstance(self.train, AugmentedSet) else self._data.y
+
+    # What it predicts
+
+    def mean(self, x: Inputs, t: Any = None, *, f0: Callable[[Inputs], Any] | None = None) -> jax.Array:
+        """The mean prediction μ_t(x) = Θ(x, X) φ_t(Θ) y; with `f0`, that of one member.
+
+        Args:
+            x: test points, [m, ...].
+            t: the training time: a number, inf, or a vector of times; the filter's own unless given.
+            f0: the function of one network at initialisation. Then f0(x) + Θ(x, X) φ_t(Θ) (y − f0(X)) is returned: the
+                trajectory of that network, exact as its width goes to infinity.
+
+        Returns:
+            [m, ...] in the shape of the labels, with an axis of times in front if t is a vector.
+        """
+        times, single = self._times(t)
+        fit = self._fit if f0 is None else self._started_at(f0)
+        _notices.warn_of_projection(self, fit, times)
+        values = [self._mean(fit, portion, times) for portion in self._portions(x)]
+        mean = jnp.concatenate(values, axis=1)
+        mean = mean if f0 is None else mean + self._as_labels(f0(x)).reshape(1, *mean.shape[1:])
+        return mean[0] if single else mean
+
+    def cov(self, x: Inputs, t: Any = None, x2: Inputs | None = None) -> jax.Array:
+        """The covariance Σ_t(x, x2) of members, the same for every channel; zero between channels.
+
+        Args:
+            x: test points, [m, ...].
+            t: as for `mean`.
+            x2: other test points; the same unless given.
+
+        Returns:
+            [m, m2], with outputs on a grid [m, m2, h, h', w, w'], after an axis of times if t is a vector.
+        """
+        times, single = self._times(t)
+        prior = gram(self.kernel_fn, x, x2, "nngp")
+        rows = self._rows(x, ("ntk", "nngp"))
+        rows2 = rows if x2 is None else self._rows(x2, ("ntk", "nngp"))
+        total = joint(prior)[None]
+        for sector, sigma, block, phi in self._blocks(self._complete(nngp=True), times):
+            left = tuple(_laws.projections(sigma, block.vectors, kernel) for kernel in rows)
+            right = left if x2 is None else tuple(_laws.projections(sigma, block.vectors, kernel) for kernel in rows2)
+            total = total + sector.weight * _laws.cov_part(block.nngp, phi, left, right)
+        total = (total + total.swapaxes(1, 2)) / 2 if x2 is None else total
+        cov = apart(total, prior.shape)
+        return cov[0] if single else cov
+
+    def var(self, x: Inputs, t: Any = None) -> jax.Array:
+        """The variance of members at each point, without the covariance of different ones.
+
+        Args:
+            x: test points, [m, ...].
+            t: as for `mean`.
+
+        Returns:
+            [m], with outputs on a grid [m, h, w], after an axis of times if t is a vector.
+        """
+        times, single = self._times(t)
+        fit = self._complete(nngp=True)
+        values = [self._var(fit, portion, times) for portion in self._portions(x)]
+        variance = jnp.concatenate(values, axis=1)
+        return variance[0] if single else variance
+
+    def sample(self, key: jax.Array, x: Inputs, t: Any = None, members: int = 1) -> jax.Array:
+        """Members drawn from the ensemble, as functions on the points: N(μ_t, Σ_t), independent between channels.
+
+        Args:
+            key: a JAX random key.
+            x: test points, [m, ...].
+            t: a single time.
+            members: how many.
+
+        Returns:
+            [members, m, ...], each in the shape of the labels.
+        """
+        positive_integer(members, "members")
+        mean, cov = self.mean(x, _statistics.single_time(t)), self.cov(x, t)
+        rows = mean.reshape(-1, self._data.channels)
+        return _laws.draws(key, rows, joint(cov), members).reshape(members, *mean.shape)
+
+    def train_mean(self, t: Any = None) -> jax.Array:
+        """The mean prediction on the training points, in the shape of all labels; no kernel is evaluated."""
+        return self._function_of_theta(t, lambda lam, phi: lam * phi)
+
+    def residual(self, t: Any = None) -> jax.Array:
+        """What is left to learn of the labels, y minus the mean prediction on the training points."""
+        return self._function_of_theta(t, lambda lam, phi: 1 - lam * phi)
+
+    def coefficients(self, t: Any = None) -> jax.Array:
+        """α_t = φ_t(Θ) y, in the shape of all labels: the mean is Σ_i Θ(x, X_i) α_i."""
+        return self._function_of_theta(t, lambda _, phi: phi)
+
+    def nngp_posterior(self, x: Inputs, *, noise: float = 0.0) -> _statistics.Posterior:
+        """The Bayesian limit, where the last layer alone is trained: the posterior of a Gaussian process with 𝒦.
+
+        Args:
+            x: test points, [m, ...].
+            noise: the variance of the noise in the labels.
+
+        Returns:
+            Its mean, in the shape of the labels, and its covariance [m, m].
+        """
+        return _statistics.nngp_posterior(self, x, noise)
+
+    def expected_mse(self, x: Inputs, y: Any, t: Any = None, *, members: int = 1) -> _statistics.ExpectedError:
+        """The expected mean squared error of the mean of some members, E mean (f̂ − y)² = bias + variance.
+
+        Args:
+            x: test points, [m, ...].
+            y: their labels.
+            t: as for `mean`.
+            members: the size of the ensemble.
+        """
+        return _statistics.expected_mse(self, x, y, t, members)
+
+    def expected_accuracy(
+        self, key: jax.Array, x: Inputs, y: Any, t: Any = None, *, members: int = 1, samples: int = 1000
+    ) -> _statistics.Estimate:
+        """How often the mean of some members has its largest output at the right class, by sampling.
+
+        Args:
+            key: a JAX random key.
+            x: test points, [m, ...].
+            y: one-hot labels, or any whose largest channel is the class.
+            t: a single time.
+            members: the size of the ensemble.
+            samples: how many draws for each point.
+        """
+        return _statistics.expected_accuracy(self, key, x, y, t, members, samples)
+
+    @property
+    def spectrum(self) -> jax.Array:
+        """All eigenvalues of the Gram matrix of the training set, in increasing order, with their multiplicities."""
+        return _notices.spectrum(self._complete(nngp=False), self._data)
+
+    @property
+    def rank(self) -> int:
+        """How many eigenvalues of the Gram matrix are not zero up to rounding."""
+        fit = self._complete(nngp=False)
+        return int(jnp.sum(_notices.spectrum(fit, self._data) > tolerance(fit.scale, self._data.size)))
+
+    def save(self, path: Any) -> None:
+        """Write the decomposition to a file `.npz`, with what is needed to recognise the data and the kernel."""
+        _storage.save(self, path)
+
+    @classmethod
+    def load(cls, path: Any, kernel_fn: KernelFn, train: Any, filter: Any = None) -> "InfiniteEnsemble":
+        """A fitted ensemble from a file, without decomposing anything.
+
+        Args:
+            path: what `save` wrote.
+            kernel_fn: the same kernels as before.
+            train: the same data as before.
+            filter: any: the decomposition does not depend on how the ensemble is trained.
+
+        Raises:
+            ValueError: the file belongs to other data or another kernel, or is damaged.
+        """
+        stored = _storage.load(path, kernel_fn, train)
+        new = cls._assembled(kernel_fn, train, _as_filter(filter), *stored)
+        _notices.check_rate(new)
+        return new
+
+    def _function_of_theta(self, t: Any, factor: Callable) -> jax.Array:
+        times, single = self._times(t)
+        _notices.warn_of_projection(self, self._fit, times)
+        values = self._on_train(times, factor)
+        return values[0] if single else values
+
+
+def _as_filter(filter: filters.Filter | Callable | None) -> filters.Filter:
+    return filters.gradient_flow() if filter is None else filters.custom(filter)

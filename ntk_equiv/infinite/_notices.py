@@ -1,0 +1,96 @@
+"""What a fitted ensemble has to say about itself: rates that diverge, spectra that rounding blurs."""
+
+import math
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv.infinite._engine import Engine
+from ntk_equiv.infinite._fit import Fit
+from ntk_equiv.infinite._response import is_late, tolerance
+from ntk_equiv.infinite._sectors import sectors_of
+from ntk_equiv.infinite._training_set import TrainingSet
+
+
+class RankWarning(UserWarning):
+    """The Gram matrix has eigenvalues that are zero up to rounding, and it matters."""
+
+
+def spectrum(fit: Fit, data: TrainingSet) -> jax.Array:
+    """All eigenvalues in increasing order, as often as they occur."""
+    found = sectors_of(data.group)
+    repeated = [jnp.tile(block.values, _copies(found[number], data)) for number, block in fit.blocks.items()]
+    return jnp.sort(jnp.concatenate(repeated))
+
+
+def check_rate(ens: Engine) -> None:
+    """Refuse a rate at which training diverges, and name the largest at which it does not."""
+    limit = ens.filter.largest_eigenvalue
+    if limit is None or not is_concrete((limit, ens._fit)):
+        return
+    limit = float(limit) * ens._entries
+    if float(ens._fit.scale) <= limit:
+        return
+    # The row sum is only a bound on the largest eigenvalue, and that may be in a block which the mean does not need.
+    largest = float(spectrum(ens._complete(nngp=False), ens._data)[-1])
+    if largest > limit * (1 + 1e-6):
+        rate = float(ens.filter.learning_rate)  # type: ignore[attr-defined]
+        fix = f"The largest eigenvalue of the Gram matrix is {largest:.6g}; above this rate training diverges."
+        raise refusal("learning_rate", expected=f"at most {rate * limit / largest:.6g}", got=f"{rate:.6g}", fix=fix)
+
+
+def warn_of_rank(ens: Engine) -> None:
+    """Say so if single precision cannot tell some eigenvalues from zero."""
+    if not is_concrete(ens._fit) or ens._fit.scale.dtype == jnp.float64:
+        return
+    values = spectrum(ens._fit, ens._data)
+    rank = int(jnp.sum(values > tolerance(ens._fit.scale, ens._data.size)))
+    if rank < len(values):
+        part = "Gram matrix" if len(values) == ens._data.size else "part of the Gram matrix that the mean needs"
+        warnings.warn(
+            f"In {ens._fit.scale.dtype} the {part} has the numerical rank {rank} of {len(values)}. If no training "
+            "points coincide, that is for lack of precision: late training times are those of the range alone. Use "
+            'double precision, with `jax.config.update("jax_enable_x64", True)` before anything else and float64 data.',
+            RankWarning,
+            stacklevel=4,
+        )
+
+
+def warn_of_projection(ens: Engine, fit: Fit, times: jax.Array) -> None:
+    """Say what part of the labels is out of reach, at times so late that null modes are left out."""
+    if not is_concrete((fit, times, ens.filter)):
+        return
+    tol = tolerance(fit.scale, ens._data.size)
+    if not bool(jnp.any(is_late(ens.filter, times, tol, ens._entries))):
+        return
+    lost, total, null = _null_part(fit, ens._data, tol)
+    if lost > float(jnp.finfo(tol.dtype).eps) ** 0.5 * total:
+        warnings.warn(
+            f"{null} of the {ens._data.size} eigenvalues of the Gram matrix are zero up to rounding, {float(tol):.2g}, "
+            f"and {100 * lost / total:.3g} % of the labels (in norm) lies in their space: it cannot be fitted, and is "
+            "left out. Repeated points with different labels do this, points fixed by the group with labels that are "
+            "not, and too little precision.",
+            RankWarning,
+            stacklevel=4,
+        )
+
+
+def _null_part(fit: Fit, data: TrainingSet, tol: jax.Array) -> tuple[float, float, int]:
+    """The norm of the labels in the null space and as a whole, and the dimension of that space."""
+    lost = total = 0.0
+    null = 0
+    for number, block in fit.blocks.items():
+        sector, squares = sectors_of(data.group)[number], np.sum(np.abs(np.asarray(block.labels)) ** 2, axis=1)
+        zero = np.asarray(block.values) <= float(tol)
+        lost, total = lost + sector.weight * float(squares[zero].sum()), total + sector.weight * float(squares.sum())
+        null += int(zero.sum()) * _copies(sector, data)
+    return math.sqrt(lost), math.sqrt(total), null
+
+
+def _copies(sector: Any, data: TrainingSet) -> int:
+    """How often an eigenvalue of this sector occurs in the Gram matrix."""
+    return round(sector.weight * data.order)

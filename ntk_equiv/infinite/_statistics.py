@@ -1,0 +1,130 @@
+"""What follows from mean and variance: errors, accuracies, and the Bayesian limit for comparison."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ntk_equiv import filters
+from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._gram import gram
+from ntk_equiv._typing import Inputs
+from ntk_equiv.infinite import _laws
+from ntk_equiv.infinite._engine import Engine
+from ntk_equiv.infinite._fit import fitted
+from ntk_equiv.infinite._response import response, tolerance
+from ntk_equiv.infinite._sectors import sectors_of
+from ntk_equiv.infinite._training_set import apart, joint
+
+
+class Posterior(NamedTuple):
+    """The law of a Gaussian process given data.
+
+    Attributes:
+        mean: in the shape of the labels.
+        cov: [m, m], with outputs on a grid [m, m, h, h', w, w'].
+    """
+
+    mean: jax.Array
+    cov: jax.Array
+
+
+class ExpectedError(NamedTuple):
+    """An expected mean squared error, in its two parts; arrays over times if there are several.
+
+    Attributes:
+        bias: the mean square of μ − y.
+        variance: the mean variance of the ensemble's prediction.
+    """
+
+    bias: jax.Array
+    variance: jax.Array
+
+    @property
+    def total(self) -> jax.Array:
+        """Their sum, the expected mean squared error."""
+        return self.bias + self.variance
+
+
+class Estimate(NamedTuple):
+    """A number known from sampling.
+
+    Attributes:
+        value: the estimate.
+        standard_error: of the estimate.
+    """
+
+    value: jax.Array
+    standard_error: jax.Array
+
+
+def expected_mse(ens: Any, x: Inputs, y: Any, t: Any, members: int) -> ExpectedError:
+    """Bias and variance of the mean squared error on test points."""
+    positive_integer(members, "members")
+    mean, variance = ens.mean(x, t), ens.var(x, t)
+    y, own = jnp.asarray(y), mean.ndim - ens.y.ndim
+    _check_test_labels(y, mean.shape[own:])
+    axes = tuple(range(own, mean.ndim))
+    bias = jnp.mean((mean - y.reshape((1,) * own + y.shape)) ** 2, axis=axes)
+    return ExpectedError(bias, jnp.mean(variance, axis=tuple(range(own, variance.ndim))) / members)
+
+
+def expected_accuracy(ens: Any, key: jax.Array, x: Inputs, y: Any, t: Any, members: int, samples: int) -> Estimate:
+    """The fraction of test points whose largest output is at the right class, over draws of ensembles.
+
+    An expectation of a sum over points needs the law at each point alone, so that points are drawn independently.
+    """
+    positive_integer(members, "members")
+    positive_integer(samples, "samples")
+    mean, variance, y = ens.mean(x, single_time(t)), ens.var(x, t), jnp.asarray(y)
+    _check_test_labels(y, mean.shape)
+    if y.ndim < 2 or y.shape[-1] < 2:
+        fix = "Give labels one channel for each class, as `jax.nn.one_hot` does."
+        raise refusal("y", expected="labels with at least two channels", got=f"shape {y.shape}", fix=fix)
+    hits = _hits(key, mean, jnp.sqrt(variance / members), jnp.argmax(y, axis=-1), samples)
+    rate = hits / samples
+    return Estimate(jnp.mean(rate), jnp.sqrt(jnp.sum(rate * (1 - rate) / samples)) / rate.size)
+
+
+def nngp_posterior(ens: Engine, x: Inputs, noise: float) -> Posterior:
+    """𝒦(x, X)(𝒦 + noise)⁻¹y and 𝒦(x, x') − 𝒦(x, X)(𝒦 + noise)⁻¹𝒦(X, x')."""
+    data = ens._data
+    fit = fitted(ens.kernel_fn, data, range(len(sectors_of(data.group))), get=("nngp",))
+    prior = gram(ens.kernel_fn, x, None, "nngp")
+    (rows,) = ens._rows(x, ("nngp",))
+    end, tol = jnp.full(1, jnp.inf, fit.scale.dtype), tolerance(fit.scale, data.size)
+    filter = filters.ridge(noise) if noise else filters.converged()
+    mean: Any = 0
+    cov = joint(prior)
+    for number, block in fit.blocks.items():
+        sector = sectors_of(data.group)[number]
+        sigma = sector.matrices(cov.dtype)
+        phi = response(filter, block.values, end, tol, 1)
+        V = _laws.projections(sigma, block.vectors, rows)
+        mean = mean + sector.weight * _laws.mean_part(sigma, block, phi, rows, data.channels)
+        cov = cov + sector.weight * _laws.posterior_part(phi[0], V, V)
+    return Posterior(mean.reshape(-1, *data.y.shape[1:]), apart((cov + cov.T) / 2, prior.shape))
+
+
+def single_time(t: Any) -> Any:
+    """`t`, if it is one time."""
+    if t is not None and jnp.ndim(t):
+        fix = "Draws at different times belong to different laws: ask for one time after the other."
+        raise refusal("t", expected="a single time", got=f"shape {jnp.shape(t)}", fix=fix)
+    return t
+
+
+def _check_test_labels(y: jax.Array, shape: tuple[int, ...]) -> None:
+    if y.shape != shape:
+        fix = "Test labels have one entry for each output of the network."
+        raise refusal("y", expected=f"labels of shape {shape}", got=f"shape {y.shape}", fix=fix)
+
+
+def _hits(key: jax.Array, mean: jax.Array, deviation: jax.Array, classes: jax.Array, samples: int) -> jax.Array:
+    """How often each point is classified rightly."""
+
+    def draw(hits: jax.Array, key: jax.Array) -> tuple[jax.Array, None]:
+        output = mean + deviation[..., None] * jax.random.normal(key, mean.shape, mean.dtype)
+        return hits + (jnp.argmax(output, axis=-1) == classes), None
+
+    return jax.lax.scan(draw, jnp.zeros(classes.shape, mean.dtype), jax.random.split(key, samples))[0]

@@ -1,0 +1,109 @@
+"""A fitted ensemble in a file: arrays and a line of JSON, no pickle.
+
+What is expensive is the decomposition, and that is what is kept. Kernel, data and filter are code and come from the
+caller; the file knows the data by their digest and the kernel by its largest row sum on them, evaluated anew for one
+base point.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._gram import gram
+from ntk_equiv._typing import KernelFn
+from ntk_equiv.infinite._engine import Engine
+from ntk_equiv.infinite._fit import Block, Fit
+from ntk_equiv.infinite._training_set import TrainingSet, reduced_set, training_set
+
+FORMAT = "ntk_equiv.InfiniteEnsemble/1"
+
+
+def save(ens: Engine, path: Any) -> None:
+    """Write `ens` to `path`, all of it or nothing."""
+    if not is_concrete(ens._fit):
+        raise refusal("save", expected="called with known values", got="traced ones", fix="Save outside of jit.")
+    about = {
+        "format": FORMAT,
+        "method": ens.method,
+        "reason": ens.reason,
+        "reduction": ens.reduction,
+        "data": _digest(ens._data),
+        "sectors": sorted(ens._fit.blocks),
+    }
+    arrays = {"about": np.array(json.dumps(about)), "scale": ens._fit.scale, "probe": _probe(ens.kernel_fn, ens._data)}
+    for number, block in ens._fit.blocks.items():
+        for name in ("values", "vectors", "labels", "nngp"):
+            if getattr(block, name) is not None:
+                arrays[f"{name}/{number}"] = getattr(block, name)
+    path = Path(path)
+    unfinished = path.with_name(path.name + ".unfinished")
+    with unfinished.open("wb") as file:
+        np.savez(file, allow_pickle=False, **jax.tree.map(np.asarray, arrays))
+    os.replace(unfinished, path)
+
+
+def load(path: Any, kernel_fn: KernelFn, train: Any) -> tuple[TrainingSet, Fit, str, str, str]:
+    """The parts of the ensemble in the file `path`: data, fit, reduction, method and reason."""
+    about, arrays = _read(Path(path))
+    data = reduced_set(train) if about["method"] == "reduced" else training_set(train)
+    if _digest(data) != about["data"]:
+        fix = "Pass the training set that the ensemble was fitted to, in the same precision."
+        raise refusal("train", expected=f"the data that {path} was made from", got="others", fix=fix)
+    probe = _probe(kernel_fn, data)
+    rounding = 100 * float(jnp.finfo(probe.dtype).eps) ** 0.75 * np.max(np.abs(probe), initial=0.0)
+    if probe.shape != arrays["probe"].shape or np.max(np.abs(probe - arrays["probe"]), initial=0.0) > rounding:
+        fix = "Pass the kernel function of the network that the ensemble was fitted with."
+        raise refusal("kernel_fn", expected=f"the kernel that {path} was made from", got="another", fix=fix)
+    blocks = {
+        number: Block(*(_array(arrays, name, number) for name in ("values", "vectors", "labels", "nngp")))
+        for number in about["sectors"]
+    }
+    fit = Fit(blocks, jnp.asarray(arrays["scale"]))
+    return data, fit, about["reduction"], about["method"], about["reason"]
+
+
+def _read(path: Path) -> tuple[dict, dict]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+        about = json.loads(str(arrays.pop("about")))
+        known = about["format"] == FORMAT
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        fix = "It is damaged, or no file of a fitted ensemble: fit again and save."
+        raise refusal("path", expected="a file made by `save`", got=f"{path} ({error})", fix=fix) from error
+    if not known:
+        fix = "Load it with the version of ntk-equiv that wrote it, or fit again."
+        raise refusal("path", expected=f"a file of format {FORMAT}", got=repr(about["format"]), fix=fix)
+    return about, arrays
+
+
+def _array(arrays: dict, name: str, number: int) -> Any:
+    found = arrays.get(f"{name}/{number}")
+    return None if found is None else jnp.asarray(found)
+
+
+def _digest(data: TrainingSet) -> str:
+    """A name for points, labels and group, different for different ones."""
+    digest = hashlib.sha256()
+    for leaf in (*jax.tree.leaves(data.x), data.labels()):
+        array = np.ascontiguousarray(leaf)
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    if data.group is not None:
+        digest.update(np.ascontiguousarray(data.group.table).tobytes())
+    return digest.hexdigest()
+
+
+def _probe(kernel_fn: KernelFn, data: TrainingSet) -> np.ndarray:
+    """The kernels of the first base point with all of them."""
+    first = jax.tree.map(lambda leaf: leaf[:1], data.x)
+    return np.stack([np.asarray(kernel) for kernel in gram(kernel_fn, first, data.x, ("nngp", "ntk"))])

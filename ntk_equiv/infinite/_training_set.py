@@ -1,0 +1,203 @@
+"""Training data as a function on the group.
+
+A base point x_i under an element g is the point (g, i), its output at position p the row (g, i, p). In the frame that
+moves with the element, kernels and labels are
+
+    u(g, i) = Θ(x, ρ_X(g)x_i) ρ_K(g),        v(g, i) = ρ_K(g)ᵀ ρ_Y(g) y_i,
+
+with ρ_K the action on positions, and by Theorem "Kernel transformation" the Gram matrix of the whole set is
+group-circulant with Φ(k) = Θ(x_i, ρ_X(k)x_j) ρ_K(k). Data without a group are the case of a single element.
+"""
+
+import dataclasses
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ntk_equiv import reps
+from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._typing import Inputs
+from ntk_equiv.groups import FiniteGroup
+from ntk_equiv.orbits import AugmentedSet
+from ntk_equiv.reps import GridAction, Representation
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrainingSet:
+    """Base points and labels, and the group by which the computation is reduced.
+
+    Attributes:
+        x: base points.
+        y: their labels, [n] or [n, ..., channels].
+        rep_x: how the group acts on points; None if the computation uses no group.
+        rep_y: how it acts on labels; None likewise.
+        places: where each element of the group stands in the order that the caller knows; None if in its own place.
+    """
+
+    x: Any
+    y: Any
+    rep_x: Representation | None = dataclasses.field(default=None, metadata={"static": True})
+    rep_y: Representation | None = dataclasses.field(default=None, metadata={"static": True})
+    places: tuple[int, ...] | None = dataclasses.field(default=None, metadata={"static": True})
+
+    @property
+    def group(self) -> FiniteGroup | None:
+        """The group by which the computation is reduced."""
+        return None if self.rep_x is None else self.rep_x.group  # type: ignore[return-value]
+
+    @property
+    def order(self) -> int:
+        """The number of group elements."""
+        return 1 if self.group is None else self.group.order
+
+    @property
+    def n(self) -> int:
+        """The number of base points."""
+        return self.y.shape[0]
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The grid of the outputs, () for vectors."""
+        return self.y.shape[1:-1]
+
+    @property
+    def channels(self) -> int:
+        """The number of output channels."""
+        return 1 if self.y.ndim == 1 else self.y.shape[-1]
+
+    @property
+    def size(self) -> int:
+        """The number of rows of the whole Gram matrix."""
+        return self.order * self.n * math.prod(self.positions)
+
+    @property
+    def grid(self) -> GridAction:
+        """ρ_K."""
+        return GridAction(self.positions) if self.rep_x is None else self.rep_x.spatial(self.positions)
+
+    def points(self, elements: tuple[int, ...] | None = None) -> Inputs:
+        """Base points under some elements, or all, [elements · n, ...]."""
+        return self.x if self.rep_x is None else _moved_points(self.rep_x, self.x, elements)
+
+    def labels(self) -> jax.Array:
+        """v(g, i): labels in the frame of their element, [order, (i, p), channels]."""
+        return _framed_labels(self)
+
+    def framed(self, values: jax.Array) -> jax.Array:
+        """Values at all points in the order of `points()`, in the frame of their element, as `labels()`."""
+        apart = values.reshape(self.order, self.n, *self.positions, -1)
+        return self._moved(apart, back=True).reshape(self.order, -1, apart.shape[-1])
+
+    def unframed(self, values: jax.Array) -> jax.Array:
+        """[..., order, (i, p), channels] as the caller knows labels: [..., order · n, *positions, channels]."""
+        leading = values.shape[:-3]
+        apart = values.reshape(-1, self.order, self.n, *self.positions, self.channels)
+        moved = jax.vmap(self._moved)(apart)
+        if self.places is not None:
+            moved = moved[:, np.argsort(self.places)]
+        return moved.reshape(*leading, self.order * self.n, *self.y.shape[1:])
+
+    def rows(self, kernel: jax.Array, elements: tuple[int, ...] | None = None) -> jax.Array:
+        """Kernels [m, elements · n, h, h', …] of samples with `points(elements)`, as u [elements, (m, p), (i, p')]."""
+        chosen = np.arange(self.order) if elements is None else np.array(elements)
+        apart = kernel.reshape(kernel.shape[0], len(chosen), self.n, *kernel.shape[2:])
+        apart = jnp.moveaxis(apart, 1, 0)
+        if not self.grid.is_identity:
+            apart = jax.vmap(self.grid.right)(self._inverse[chosen], apart)
+        return jax.vmap(joint)(apart)
+
+    @property
+    def _inverse(self) -> np.ndarray:
+        return np.zeros(1, dtype=int) if self.group is None else self.group.inverse
+
+    def _moved(self, values: jax.Array, back: bool = False) -> jax.Array:
+        """ρ_K(g), or its inverse, on values [order, n, *positions, channels]."""
+        if self.grid.is_identity:
+            return values
+        axes = tuple(range(-1 - len(self.positions), -1))
+        elements = self._inverse if back else np.arange(self.order)
+        return jax.vmap(lambda g, v: self.grid.move(g, v, axes))(elements, values)
+
+
+def joint(kernel: jax.Array) -> jax.Array:
+    """[n1, n2, h, h', w, w'] as a matrix over (sample, position)."""
+    axes = (*range(0, kernel.ndim, 2), *range(1, kernel.ndim, 2))
+    return kernel.transpose(axes).reshape(math.prod(kernel.shape[::2]), -1)
+
+
+def apart(matrix: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """The inverse of `joint`, given the shape [n1, n2, h, h', w, w'], with any axes before."""
+    half, leading = len(shape) // 2, matrix.ndim - 2
+    axes = [leading + axis for pair in zip(range(half), range(half, 2 * half), strict=True) for axis in pair]
+    return matrix.reshape(*matrix.shape[:-2], *shape[::2], *shape[1::2]).transpose(*range(leading), *axes)
+
+
+def as_labels(values: jax.Array, data: TrainingSet) -> jax.Array:
+    """Outputs at some points, if they have the shape of labels, with an axis of channels in any case."""
+    if values.shape[1:] != data.y.shape[1:]:
+        expected = f"values [m, {', '.join(map(str, data.y.shape[1:]))}]" if data.y.ndim > 1 else "values [m]"
+        fix = "They are outputs of the network, in the shape of the labels."
+        raise refusal("f0", expected=expected, got=f"shape {values.shape}", fix=fix)
+    return values[:, None] if values.ndim == 1 else values
+
+
+@partial(jax.jit, static_argnames=("rep_x", "elements"))
+def _moved_points(rep_x: Representation, x: Inputs, elements: tuple[int, ...] | None) -> Inputs:
+    moved = rep_x.orbit(x, elements)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), moved)
+
+
+@jax.jit
+def _framed_labels(data: TrainingSet) -> jax.Array:
+    y = data.y[:, None] if data.y.ndim == 1 else data.y
+    return data.framed(y if data.rep_y is None else data.rep_y.orbit(y))
+
+
+def training_set(train: Any) -> TrainingSet:
+    """The data as they are, without using their symmetry; an augmented set with all of its points."""
+    x, y = (train.x, train.y) if isinstance(train, AugmentedSet) else _pair(train)
+    return TrainingSet(x, y)
+
+
+def reduced_set(train: AugmentedSet) -> TrainingSet:
+    """An augmented set as its base points and the group that augments it, which may be a subgroup."""
+    elements = train.elements
+    assert elements is not None
+    if elements == tuple(range(train.rep_x.group.order)):  # type: ignore[union-attr]
+        return TrainingSet(train.base_x, train.base_y, train.rep_x, train.rep_y)
+    subgroup = train.rep_x.group.subgroup(elements)  # type: ignore[union-attr]
+    rep_x, rep_y = reps.restrict(train.rep_x, subgroup), reps.restrict(train.rep_y, subgroup)
+    places = tuple(elements.index(g) for g in subgroup.embedding)
+    return TrainingSet(train.base_x, train.base_y, rep_x, rep_y, places)
+
+
+def _pair(train: Any) -> tuple[Inputs, jax.Array]:
+    """Points and labels of a plain pair, after checking that they belong together."""
+    if not isinstance(train, tuple | list) or len(train) != 2:
+        fix = "Pass `(x, y)`, or `augment(x, y, rep_x)`."
+        got = type(train).__name__
+        raise refusal("train", expected="a pair of points and labels, or an augmented set", got=got, fix=fix)
+    x, y = jax.tree.map(jnp.asarray, train[0]), jnp.asarray(train[1])
+    lengths = {leaf.shape[:1] for leaf in jax.tree.leaves(x)}
+    if y.ndim == 0 or lengths != {y.shape[:1]}:
+        fix = "Their first axes count the samples."
+        raise refusal("y", expected=f"labels for all samples of x {sorted(lengths)}", got=f"shape {y.shape}", fix=fix)
+    return x, y
+
+
+def check_labels(data: TrainingSet) -> None:
+    """Refuse labels that cannot be fitted: none, not numbers, or not finite."""
+    if not jnp.issubdtype(data.y.dtype, jnp.floating):
+        fix = "Convert them, for example with `y.astype(float)`; classes with `jax.nn.one_hot`."
+        raise refusal("y", expected="floating-point labels", got=f"dtype {data.y.dtype}", fix=fix, kind=TypeError)
+    if data.n == 0:
+        raise refusal("train", expected="at least one training point", got="none", fix="Pass some.")
+    if is_concrete(data.y) and not np.isfinite(data.y).all():
+        first = int(np.argmin(np.isfinite(np.asarray(data.y)).reshape(data.n, -1).all(axis=1)))
+        fix = "Remove or repair these samples."
+        raise refusal("y", expected="finite", got=f"NaN or infinity, first in sample {first}", fix=fix)
