@@ -58,7 +58,7 @@ class Deviation:
     def __repr__(self) -> str:
         return f"<off by {self.overall:.2f} standard errors overall, {self.largest:.2f} at most>"
 
-    def within(self, standard_errors: float, allowance: float) -> bool:
+    def within(self, standard_errors: float | int, allowance: float | int) -> bool:
         """Whether no difference is more than so many errors, plus a fraction of the largest prediction."""
         room = standard_errors * self.error + allowance * np.abs(self.predicted).max()
         return bool((np.abs(self.difference) <= room).all())
@@ -78,7 +78,7 @@ class Comparison:
     mean: Deviation
     var: Deviation
 
-    def holds(self, standard_errors: float = 5.0, *, allowance: float = 0.0) -> bool:
+    def holds(self, standard_errors: float | int = 5, *, allowance: float | int = 0) -> bool:
         """Whether mean and variance meet theory everywhere.
 
         Args:

@@ -102,7 +102,7 @@ def rate_and_momentum(updates: list[float]) -> tuple[float, float] | None:
         velocity = momentum * velocity + gradient
         expected.append(-rate * velocity)
     fits = 0 <= round(momentum, 5) < 1 and np.allclose(updates, expected, rtol=1e-5, atol=1e-6 * rate)
-    return (float(f"{rate:.6g}"), round(momentum, 5)) if fits else None
+    return (float(f"{rate:.6g}"), abs(round(momentum, 5))) if fits else None
 
 
 def fingerprint(data: Any) -> str:

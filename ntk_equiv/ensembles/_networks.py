@@ -37,7 +37,8 @@ def mlp(
         >>> import jax, jax.numpy as jnp
         >>> from ntk_equiv import ensembles
         >>> net = ensembles.mlp((16, 16), 3, b_std=0.1)
-        >>> net.apply(net.init(jax.random.key(0), jnp.ones((5, 2))), jnp.ones((5, 2))).shape
+        >>> variables = jax.eval_shape(net.init, jax.random.key(0), jnp.ones((5, 2)))
+        >>> jax.eval_shape(net.apply, variables, jnp.ones((5, 2))).shape
         (5, 3)
     """
     layers = [(stax.Dense(width, W_std, b_std), getattr(stax, activation)()) for width in widths]
@@ -53,7 +54,8 @@ def fashion_cnn(outputs: int = 10) -> nn.Module:
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from ntk_equiv import ensembles
-        >>> variables = ensembles.fashion_cnn().init(jax.random.key(0), jnp.ones((1, 28, 28, 1)))
+        >>> net = ensembles.fashion_cnn()
+        >>> variables = jax.eval_shape(net.init, jax.random.key(0), jnp.ones((1, 28, 28, 1)))
         >>> sum(leaf.size for leaf in jax.tree.leaves(variables))
         60074
     """
