@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from ntk_equiv.ensembles._batches import Batches
@@ -21,6 +22,7 @@ from ntk_equiv.ensembles._losses import LossFn, reduced
 from ntk_equiv.ensembles._model import Model
 
 NEVER = -1
+SAMPLES_AT_A_TIME = 1000
 
 
 @jax.tree_util.register_dataclass
@@ -101,7 +103,8 @@ def created(task: Task, layout: Layout, indices: jax.Array, key: jax.Array, x: A
     return layout.over_members(task.born)(indices, key, x)
 
 
-@partial(jax.jit, static_argnames=("task", "layout"))
+# The old state is given up: two of them may not fit.
+@partial(jax.jit, static_argnames=("task", "layout"), donate_argnames="members")
 def advanced(
     task: Task, layout: Layout, members: Member, key: jax.Array, data: tuple, start: jax.Array, stop: jax.Array
 ) -> Member:
@@ -109,9 +112,21 @@ def advanced(
     return layout.over_members(task.trained)(members, key, data, start, stop)
 
 
+def predicted(model: Model, layout: Layout, params: Any, x: Any, batch_size: int) -> np.ndarray:
+    """The outputs of all members, [members, n, ...], so many samples at a time."""
+    n = jax.tree.leaves(x)[0].shape[0]
+    size = min(batch_size, max(n, 1))
+    parts = []
+    for start in range(0, max(n, 1), size):
+        # The last part is filled up, so that one program serves all of them.
+        chosen = np.minimum(np.arange(start, start + size), n - 1)
+        part = layout.share(jax.tree.map(lambda leaf, chosen=chosen: np.asarray(leaf)[chosen], x))
+        parts.append(layout.collect(_evaluated(model, layout, params, part)))
+    return np.concatenate(parts, axis=1)[:, :n]
+
+
 @partial(jax.jit, static_argnames=("model", "layout"))
-def evaluated(model: Model, layout: Layout, params: Any, x: Any) -> Any:
-    """The outputs of all members, [padded, n, ...]."""
+def _evaluated(model: Model, layout: Layout, params: Any, x: Any) -> Any:
     return layout.over_members(model.apply)(params, x)
 
 

@@ -14,11 +14,9 @@ from ntk_equiv.ensembles._checkpoint import Checkpoints, leaves, like, open_fold
 from ntk_equiv.ensembles._configuration import parameter_specs
 from ntk_equiv.ensembles._history import History
 from ntk_equiv.ensembles._layout import Layout, layout_of
-from ntk_equiv.ensembles._loop import NEVER, evaluated
+from ntk_equiv.ensembles._loop import NEVER, SAMPLES_AT_A_TIME, predicted
 from ntk_equiv.ensembles._model import Model, model_of
 from ntk_equiv.stax import Graph
-
-SAMPLES_AT_A_TIME = 1000
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -91,15 +89,8 @@ class Run:
             >>> print(jnp.abs(run.mean(data[0]) - data[1]).max() < 1e-3)
             True
         """
-        n = jax.tree.leaves(x)[0].shape[0]
-        size = min(positive_integer(batch_size, "batch_size"), max(n, 1))
-        parts = []
-        for start in range(0, max(n, 1), size):
-            # The last part is filled up, so that one program serves all of them.
-            chosen = np.minimum(np.arange(start, start + size), n - 1)
-            part = self.layout.share(jax.tree.map(lambda leaf, chosen=chosen: np.asarray(leaf)[chosen], x))
-            parts.append(self.layout.collect(evaluated(self.model, self.layout, self._params, part)))
-        return jnp.asarray(np.concatenate(parts, axis=1)[:, :n])
+        size = positive_integer(batch_size, "batch_size")
+        return jnp.asarray(predicted(self.model, self.layout, self._params, x, size))
 
     def mean(self, x: Any, /, *, batch_size: int = SAMPLES_AT_A_TIME) -> jax.Array:
         """f̂(x), the mean over all members that are finite, [n, out]."""

@@ -17,7 +17,7 @@ from ntk_equiv.ensembles._checkpoint import Checkpoints, check_same, leaves, lik
 from ntk_equiv.ensembles._configuration import configuration, first_outputs
 from ntk_equiv.ensembles._history import History, checked_record, curve_steps
 from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of
-from ntk_equiv.ensembles._loop import NEVER, Member, Task, advanced, created, evaluated
+from ntk_equiv.ensembles._loop import NEVER, SAMPLES_AT_A_TIME, Member, Task, advanced, created, predicted
 from ntk_equiv.ensembles._losses import LossFn, loss_of
 from ntk_equiv.ensembles._model import model_of
 from ntk_equiv.ensembles._run import Run
@@ -137,7 +137,6 @@ class _Training:
     ) -> None:
         self.task, self.layout, self.total, self.described = task, layout, total, described
         self.record, self.record_steps = record, set(record_steps)
-        self.inputs = {name: layout.share(x) for name, (x, _) in record.items()}
         self.data, self.key = layout.share(data), layout.share(key)
         self.history, self.step = History(list(record)), 0
         self.checkpoints: Checkpoints | None = None
@@ -166,7 +165,8 @@ class _Training:
         stops = sorted(stop for stop in noted | saved | self.record_steps if stop > self.step)
         if self.step == 0 and 0 in self.record_steps:
             self._observe()
-        with tqdm(total=self.total, initial=self.step, unit="step", disable=not progress) as bar:
+        shown = progress and jax.process_index() == 0
+        with tqdm(total=self.total, initial=self.step, unit="step", disable=not shown) as bar:
             for stop in stops:
                 bounds = self.layout.share((np.int32(self.step), np.int32(stop)))
                 self.members = advanced(self.task, self.layout, self.members, self.key, self.data, *bounds)
@@ -208,9 +208,9 @@ class _Training:
     def _observe(self) -> None:
         """Record predictions, or what is made of them."""
         self.history.record_steps.append(self.step)
-        for name, (_, function) in self.record.items():
-            found = evaluated(self.task.model, self.layout, self.members.params, self.inputs[name])
-            predictions = self.layout.collect(found)
+        for name, (x, function) in self.record.items():
+            params = self.members.params
+            predictions = predicted(self.task.model, self.layout, params, x, SAMPLES_AT_A_TIME)
             made = predictions if function is None else function(jnp.asarray(predictions))
             self.history.records[name].append(np.asarray(made))
 
