@@ -26,10 +26,10 @@ class Linen(nn.Module):
 
 class NNX(nnx.Module):
     def __init__(self, rngs):
-        self.layers = nnx.List([nnx.Param(W1), nnx.Param(W2)])
+        self.W1, self.W2 = nnx.Param(W1), nnx.Param(W2)
 
     def __call__(self, x):
-        return nn.relu(x @ self.layers[0][...]) @ self.layers[1][...]
+        return nn.relu(x @ self.W1[...]) @ self.W2[...]
 
 
 PAIR = (lambda key, x: {"W1": W1, "W2": W2}, lambda p, x: nn.relu(x @ p["W1"]) @ p["W2"])
