@@ -124,7 +124,7 @@ def compare_with_theory(run: Run | Mapping[int, Run], ens: Any, x: Any, t: Any =
     Example:
         >>> import jax, jax.numpy as jnp, optax
         >>> from ntk_equiv import InfiniteEnsemble, ensembles, filters, stax
-        >>> net = stax.serial(stax.Dense(256, b_std=1.0), stax.Relu(), stax.Dense(1))
+        >>> net = stax.Dense(1, b_std=1.0)
         >>> data = jnp.array([[-1.], [1.]]), jnp.array([[0.], [1.]])
         >>> run = ensembles.train(net, data, members=50, steps=3, optimizer=optax.sgd(0.5), key=jax.random.key(0))
         >>> ens = InfiniteEnsemble(net.kernel_fn, data, filters.gradient_descent(0.5), reduction="mean")

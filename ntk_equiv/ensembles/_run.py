@@ -82,12 +82,12 @@ class Run:
             >>> import jax, jax.numpy as jnp, optax
             >>> from ntk_equiv import ensembles
             >>> data = jnp.array([[-1.], [1.]]), jnp.array([[0.], [1.]])
-            >>> net = ensembles.mlp((8,), 1, b_std=1.0)
-            >>> run = ensembles.train(net, data, members=3, steps=200, optimizer=optax.sgd(0.5), key=jax.random.key(0))
+            >>> line = lambda key, x: jax.random.uniform(key, (2, 1)), lambda w, x: x @ w[:1] + w[1:]
+            >>> run = ensembles.train(line, data, members=3, steps=50, optimizer=optax.sgd(0.5), key=jax.random.key(0))
             >>> run.predict(data[0]).shape
             (3, 2, 1)
-            >>> print(jnp.abs(run.mean(data[0]) - data[1]).max() < 1e-3)
-            True
+            >>> print(run.mean(data[0]).round(3).ravel())
+            [0. 1.]
         """
         size = positive_integer(batch_size, "batch_size")
         return jnp.asarray(predicted(self.model, self.layout, self._params, x, size))

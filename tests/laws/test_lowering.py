@@ -1,4 +1,4 @@
-"""What the library computes lowers for the devices that are not here. (Training: tests/ensembles/test_devices.py.)"""
+"""What the library computes lowers for the devices that are not here; training in tests/ensembles/test_devices.py."""
 
 import jax
 import jax.numpy as jnp
