@@ -18,8 +18,8 @@ import numpy as np
 
 WIDTHS, MEMBERS, POINTS, SITES = (128, 512, 2048), 64, 512, 25
 IMAGES, BATCH, CNN_MEMBERS = 1024, 64, 4
-ROUNDS = 3
-STEPS = {128: 60, 512: 20, 2048: 6}
+ROUNDS = 2
+STEPS = {128: 40, 512: 12, 2048: 4}
 
 
 def data(width: int | None):

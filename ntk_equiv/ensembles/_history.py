@@ -83,7 +83,7 @@ def checked_record(record: Any, record_at: Any, steps: int) -> tuple[dict[str, t
         steps: steps of the run.
     """
     found = {}
-    for name, what in (record or {}).items():
+    for name, what in sorted((record or {}).items()):
         of_predictions = type(what) is tuple and len(what) == 2 and callable(what[1])
         found[str(name)] = (what[0], what[1]) if of_predictions else (what, None)
     at = sorted({steps} if record_at is None else {int(step) for step in record_at})

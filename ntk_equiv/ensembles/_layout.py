@@ -1,8 +1,9 @@
 """How members are laid out over devices.
 
 Members are dealt out to all devices, of all processes. A device trains its members in chunks: one chunk after the
-other, the members of a chunk together by `vmap`. Accelerators want large chunks. On CPUs batched products of small
-matrices are slow, so that chunks of one member are best, with one device for each core: see `use_cores`.
+other, the members of a chunk together by `vmap`. Accelerators want large chunks. On CPUs batched products of matrices
+are slow, so that chunks of one member are best, with one device for each core (see `use_cores`); only networks so tiny
+that calling their operations takes longer than executing them are trained a few at a time.
 
 Members that only fill up the last chunk are trained like the others, and dropped.
 """
@@ -22,8 +23,10 @@ from jax.sharding import PartitionSpec as P
 from ntk_equiv._check import one_of, positive_integer, refusal
 
 AXIS = "members"
-# What the activations of one chunk may take on an accelerator.
-BYTES_PER_CHUNK = 2**30
+# What the activations of a chunk may take: on an accelerator, and on a core of a CPU, in whose cache they should stay.
+BYTES_PER_CHUNK = {"accelerator": 2**30, "cpu": 2**20}
+# More members at a time do not help a core.
+LARGEST_CHUNK = {"accelerator": 2**31, "cpu": 8}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -102,8 +105,8 @@ def layout_of(
 
     Args:
         members: how many.
-        kind: "map", one member at a time; "vmap", chunks; "auto", the first on CPUs and the second elsewhere.
-        chunk: members in a chunk, for "vmap"; by default as many as leave room for their activations.
+        kind: "map", one member at a time; "vmap", chunks as for an accelerator; "auto", what suits the devices.
+        chunk: members in a chunk; by default as many as leave room for their activations.
         devices: which; all by default.
         bytes_each: what the activations of a member take.
     """
@@ -112,14 +115,13 @@ def layout_of(
     devices = jax.devices() if devices is None else list(devices)
     # A device without a member would train one for nothing; processes must all take part.
     devices = devices if jax.process_count() > 1 else devices[:members]
-    if kind == "auto":
-        kind = "map" if chunk is None and devices[0].platform == "cpu" else "vmap"
     if kind == "map" and chunk not in (None, 1):
         fix = 'Chunks are for layout="vmap".'
         raise refusal("chunk", expected='left out for layout="map"', got=chunk, fix=fix)
     largest = math.ceil(members / len(devices))
     if chunk is None:
-        room = max(1, BYTES_PER_CHUNK // max(1, bytes_each))
+        device = "cpu" if kind == "auto" and devices[0].platform == "cpu" else "accelerator"
+        room = min(max(1, BYTES_PER_CHUNK[device] // max(1, bytes_each)), LARGEST_CHUNK[device])
         # Equal chunks: of 100 members with room for 60, twice 50.
         chunk = 1 if kind == "map" else math.ceil(largest / math.ceil(largest / room))
     chunk = min(positive_integer(chunk, "chunk"), largest)

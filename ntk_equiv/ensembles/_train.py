@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from ntk_equiv._check import one_of, positive_integer, refusal
 from ntk_equiv.ensembles._batches import Batches, batches_of
 from ntk_equiv.ensembles._checkpoint import Checkpoints, check_same, leaves, like, open_folder
-from ntk_equiv.ensembles._configuration import configuration, first_outputs
+from ntk_equiv.ensembles._configuration import configuration, fingerprint, first_outputs
 from ntk_equiv.ensembles._history import History, checked_record, curve_steps
 from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of
 from ntk_equiv.ensembles._loop import NEVER, SAMPLES_AT_A_TIME, Member, Task, advanced, created, predicted
@@ -75,7 +75,8 @@ def train(
         record: for each name inputs, whose predictions [members, n, out] are recorded, or a pair of inputs and a
             function of these predictions, whose result is.
         record_at: after how many steps; at the end unless given. See `log_steps`.
-        layout: "map" trains one member at a time on each device, "vmap" chunks of them; "auto" chooses by device.
+        layout: "map" trains one member at a time on each device, "vmap" chunks of them; "auto" chooses by device and
+            size of the network.
         chunk: members in a chunk.
         devices: which ones; all of them, of all processes, unless given.
         progress: whether to show a bar with the time left and the loss.
@@ -112,7 +113,8 @@ def train(
         raise refusal("checkpoint", expected="a folder, to resume", got=None, fix="Name the folder of the run.")
     bytes_each = 0 if layout == "map" else activation_bytes(*_forward(task, data))
     where = layout_of(members, layout, chunk=chunk, devices=devices, bytes_each=bytes_each)
-    described = configuration(task, raw, data, members=members, steps=total, record=[sorted(wanted), record_steps])
+    recorded = [{name: fingerprint(x) for name, (x, _) in wanted.items()}, record_steps]
+    described = configuration(task, raw, data, members=members, steps=total, record=recorded)
     loop = _Training(task, where, total, described, data, raw, wanted, record_steps)
     if checkpoint is not None:
         every = max(1, total // CHECKPOINTS_IN_A_RUN) if checkpoint_every is None else checkpoint_every
@@ -160,6 +162,13 @@ class _Training:
 
     def run(self, *, progress: bool) -> Run:
         """Train to the end."""
+        try:
+            return self._run(progress=progress)
+        finally:
+            if self.checkpoints is not None:
+                self.checkpoints.close()
+
+    def _run(self, *, progress: bool) -> Run:
         noted = curve_steps(self.total)
         saved = set() if self.checkpoints is None else {*range(self.every, self.total, self.every), self.total}
         stops = sorted(stop for stop in noted | saved | self.record_steps if stop > self.step)
@@ -179,8 +188,6 @@ class _Training:
                 if stop in saved:
                     self._save()
         failed = self._report()
-        if self.checkpoints is not None:
-            self.checkpoints.close()
         params, count = self.members.params, self.layout.members
         return Run(self.task.model, count, self.total, self.described, self.layout, self.history, failed, params)
 

@@ -50,7 +50,7 @@ def assert_same(found, alone):
 def test_four_devices_give_the_same(tmp_path, alone):
     finished(started(tmp_path / "four.npz", "--devices", 4))
     found = np.load(tmp_path / "four.npz")
-    assert str(found["layout"]) == "<6 members, one at a time on each of 4 cpu devices>"
+    assert str(found["layout"]) == "<6 members, 2 at a time on each of 4 cpu devices>"
     assert_same(found, alone)
 
 
@@ -63,7 +63,7 @@ def test_two_processes_give_the_same_and_can_be_resumed_by_one(tmp_path, alone):
     for process in both:
         finished(process)
     found = np.load(tmp_path / "two.npz")
-    assert str(found["layout"]) == "<6 members, one at a time on each of 2 cpu devices>"
+    assert str(found["layout"]) == "<6 members, 3 at a time on each of 2 cpu devices>"
     assert_same(found, alone)
     resumed = results(tmp_path / "run", resume=True)
     for name in ("first", "second", "records", "losses"):
@@ -74,6 +74,8 @@ def test_chunks_leave_room_and_are_equal():
     assert layout_of(100, "vmap", bytes_each=2**30 // 60).chunk == 50
     assert layout_of(100, "vmap", bytes_each=2**40).chunk == 1
     assert layout_of(3, "vmap", chunk=8).chunk == 3
+    assert layout_of(100, bytes_each=2**10).chunk == 8
+    assert layout_of(100, bytes_each=2**20).chunk == 1
     assert layout_of(5, chunk=2).padded == 6
 
 

@@ -65,12 +65,13 @@ def test_full_batches_are_gradient_descent(reduction):
 
 
 def test_members_do_not_depend_on_layout_chunk_or_number():
-    run = ensembles.train(TANH, (X, Y), **settings(batch_size=2))
-    for changes in ({"layout": "vmap"}, {"chunk": 2}):
+    run = ensembles.train(TANH, (X, Y), **settings(batch_size=2, layout="map"))
+    for changes in ({"layout": "auto"}, {"layout": "auto", "chunk": 2}):
         other = ensembles.train(TANH, (X, Y), **settings(batch_size=2) | changes)
+        assert other.layout.chunk == changes.get("chunk", 3)
         for name in ("W", "b"):
             assert_close(other.params[name], run.params[name], {"float64": 1e-13})
-    larger = ensembles.train(TANH, (X, Y), **settings(batch_size=2, members=5))
+    larger = ensembles.train(TANH, (X, Y), **settings(batch_size=2, members=5, layout="map"))
     for name in ("W", "b"):
         np.testing.assert_array_equal(larger.params[name][:3], run.params[name])
         np.testing.assert_array_equal(larger.subset([0, 2]).params[name], run.params[name][[0, 2]])
