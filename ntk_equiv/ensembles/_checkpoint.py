@@ -5,7 +5,6 @@ it is removed only then. Arrays are stored without what fills up the layout, so 
 Pytrees are stored as lists of leaves: their structure comes from the network and the optimizer, and nothing is pickled.
 """
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(
             max_to_keep=KEPT, create=True, enable_async_checkpointing=False, cleanup_tmp_directories=True
         )
-        logging.getLogger("absl").setLevel(max(logging.ERROR, logging.getLogger("absl").level))
         self._manager = ocp.CheckpointManager(self.folder, options=options, item_names=("arrays", "text"))
 
     @property

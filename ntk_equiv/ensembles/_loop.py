@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ntk_equiv._check import refusal
 from ntk_equiv.ensembles._batches import Batches
 from ntk_equiv.ensembles._layout import Layout
 from ntk_equiv.ensembles._losses import LossFn, reduced
@@ -115,9 +116,11 @@ def advanced(
 def predicted(model: Model, layout: Layout, params: Any, x: Any, batch_size: int) -> np.ndarray:
     """The outputs of all members, [members, n, ...], so many samples at a time."""
     n = jax.tree.leaves(x)[0].shape[0]
-    size = min(batch_size, max(n, 1))
+    if n == 0:
+        raise refusal("x", expected="at least one sample", got="none", fix="Pass inputs [n, ...].")
+    size = min(batch_size, n)
     parts = []
-    for start in range(0, max(n, 1), size):
+    for start in range(0, n, size):
         # The last part is filled up, so that one program serves all of them.
         chosen = np.minimum(np.arange(start, start + size), n - 1)
         part = layout.share(jax.tree.map(lambda leaf, chosen=chosen: np.asarray(leaf)[chosen], x))

@@ -180,6 +180,8 @@ def test_records_are_made_when_asked_for(capsys):
 def test_predictions_do_not_depend_on_batches():
     run = ensembles.train(TANH, (X, Y), **settings(steps=1))
     assert_close(run.predict(X, batch_size=2), run.predict(X))
+    with pytest.raises(ValueError, match="at least one sample"):
+        run.predict(X[:0])
 
 
 def test_smaller_ensembles_scatter_as_they_should():
