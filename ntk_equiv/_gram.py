@@ -70,9 +70,18 @@ def gram(
     if hasattr(kernel_fn, "checked"):
         x1, x2 = kernel_fn.checked(x1, "x1"), None if symmetric else kernel_fn.checked(x2, "x2")
     n1, n2 = _count(x1, "x1"), _count(x1 if symmetric else x2, "x2")
-    if not is_concrete((x1, x2)) or n1 == 0 or n2 == 0:
+    if not is_concrete((x1, x2, Guest.wrapped(kernel_fn))) or n1 == 0 or n2 == 0:
         whole = kernel_fn(x1, x2, get)
         return jax.tree.map(_symmetrized, whole) if symmetric else whole
+    # Known points may still meet a function that is being traced: what is known is evaluated now, not in its program.
+    with jax.ensure_compile_time_eval():
+        return _in_tiles(kernel_fn, x1, x2, get, tile, progress)
+
+
+def _in_tiles(kernel_fn: KernelFn, x1: Inputs, x2: Inputs | None, get: Any, tile: int | None, progress: bool) -> Any:
+    """The kernels of known points, at least one on each side."""
+    symmetric = x2 is None
+    n1, n2 = _count(x1, "x1"), _count(x1 if symmetric else x2, "x2")
     _check_finite(x1, "x1")
     _check_finite(x2, "x2")
     halves: Any = Guest.wrapped(kernel_fn)

@@ -130,6 +130,15 @@ class Case:
         """An augmented set with n base points."""
         return augment(self.action.data(n, dtype=dtype), jnp.zeros(n, dtype), self.rep)
 
+    def labelled(self, n: int, dtype: Any = jnp.float64) -> AugmentedSet:
+        """An augmented set whose labels transform as they can: as vectors, along with positions, or not."""
+        x = self.action.data(n, dtype=dtype)
+        grid = jax.eval_shape(lambda x: self.kernel_fn(x, x, "ntk"), x).shape[2::2]
+        moves = bool(grid) or self.rep.domain.rank == 0
+        shape = (n, *grid, (self.rep.dim or 2) if moves else 2)
+        y = jnp.asarray(np.random.default_rng(7).standard_normal(shape), dtype)
+        return augment(x, y, self.rep, self.rep if moves else None)
+
     def points(self, n: int, dtype: Any = jnp.float64) -> Any:
         """The points of such a set."""
         return _augmented_points(self.train(n, dtype))

@@ -150,3 +150,14 @@ def test_several_devices_share_the_tiles():
     result = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert float(result.stdout) < 1e-6
+
+
+def test_hyperparameters_may_be_traced():
+    x = jnp.eye(3)
+
+    def total(std):
+        return gram(stax.serial(stax.Dense(1, std), stax.Relu(), stax.Dense(1))[2], x, None, "ntk").sum()
+
+    step = 1e-6
+    numeric = (total(1.3 + step) - total(1.3 - step)) / (2 * step)
+    np.testing.assert_allclose(jax.grad(total)(1.3), numeric, rtol=1e-8)

@@ -2,6 +2,7 @@
 
     `InfiniteEnsemble`                  a fitted ensemble: one decomposition, any number of times and test points
     `ensemble_mean`, `ensemble_cov`     the same in one call
+    `haar_limit`                        augmentation by all rotations of the plane, as a limit
     `RankWarning`, `ReductionWarning`   what it may have to say
 
 The Gram matrix of the training set is decomposed in blocks: of the group that augments the data, or of the trivial one,
@@ -11,6 +12,7 @@ everything else is sums over blocks. How training acts on an eigenvalue is in `n
 
 from ntk_equiv.infinite._ensemble import InfiniteEnsemble
 from ntk_equiv.infinite._functions import ensemble_cov, ensemble_mean
+from ntk_equiv.infinite._haar import HaarLimit, haar_limit
 from ntk_equiv.infinite._method import ReductionWarning
 from ntk_equiv.infinite._notices import RankWarning
 from ntk_equiv.infinite._statistics import Estimate, ExpectedError, Posterior
@@ -18,10 +20,12 @@ from ntk_equiv.infinite._statistics import Estimate, ExpectedError, Posterior
 __all__ = [
     "Estimate",
     "ExpectedError",
+    "HaarLimit",
     "InfiniteEnsemble",
     "Posterior",
     "RankWarning",
     "ReductionWarning",
     "ensemble_cov",
     "ensemble_mean",
+    "haar_limit",
 ]

@@ -14,12 +14,13 @@ import jax.numpy as jnp
 from ntk_equiv import filters
 from ntk_equiv._check import is_concrete
 from ntk_equiv._gram import Guest, gram
+from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.infinite import _laws
 from ntk_equiv.infinite._fit import ENTRIES_AT_A_TIME, Fit, check_positions, fitted
 from ntk_equiv.infinite._response import response, tolerance
 from ntk_equiv.infinite._sectors import coefficients, sectors_of
-from ntk_equiv.infinite._training_set import TrainingSet, as_labels, joint
+from ntk_equiv.infinite._training_set import TrainingSet, as_labels
 
 
 class Engine:
@@ -49,7 +50,9 @@ class Engine:
         if len(self._fit.blocks) == len(everything) and (self._fit.has_nngp or not nngp):
             return self._fit
         get = ("ntk", "nngp") if nngp else ("ntk",)
-        fit = fitted(self.kernel_fn, self._data, everything, get=get, known=self._fit.blocks)
+        # Inside a function that is being traced, what is known is computed now, and only once.
+        with jax.ensure_compile_time_eval():
+            fit = fitted(self.kernel_fn, self._data, everything, get=get, known=self._fit.blocks)
         if is_concrete(fit):
             self._fit = fit
         return fit

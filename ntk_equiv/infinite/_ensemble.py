@@ -19,13 +19,14 @@ import jax.numpy as jnp
 from ntk_equiv import filters
 from ntk_equiv._check import one_of, positive_integer
 from ntk_equiv._gram import gram
+from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.infinite import _laws, _notices, _statistics, _storage
 from ntk_equiv.infinite._engine import Engine
 from ntk_equiv.infinite._fit import containing_labels, fitted
 from ntk_equiv.infinite._method import decided
 from ntk_equiv.infinite._response import tolerance
-from ntk_equiv.infinite._training_set import apart, check_labels, joint
+from ntk_equiv.infinite._training_set import check_labels
 from ntk_equiv.orbits import AugmentedSet
 from ntk_equiv.reps import Representation
 

@@ -121,10 +121,14 @@ def containing_labels(data: TrainingSet) -> tuple[int, ...]:
     labels = data.labels()
     total = float(jnp.sum(labels**2))
     rounding = (100 * float(jnp.finfo(labels.dtype).eps)) ** 2 * total
-    # The square of what a sector holds of the labels is weight · ‖v̂‖², by Parseval's identity.
-    hats = (coefficients(sector.matrices(labels.dtype), labels) for sector in everything)
-    parts = [sector.weight * float(jnp.sum(jnp.abs(hat) ** 2)) for sector, hat in zip(everything, hats, strict=True)]
+    parts = [sector.weight * float(_square(sector.matrices(labels.dtype), labels)) for sector in everything]
     return tuple(number for number, part in enumerate(parts) if part > rounding) or (0,)
+
+
+@jax.jit
+def _square(sigma: jax.Array, labels: jax.Array) -> jax.Array:
+    """‖v̂‖²: times the weight of the sector, the square of what it holds of the labels, by Parseval's identity."""
+    return jnp.sum(jnp.abs(coefficients(sigma, labels)) ** 2)
 
 
 def _kernels(kernel_fn: KernelFn, data: TrainingSet, get: tuple[str, ...]) -> Iterator[tuple]:

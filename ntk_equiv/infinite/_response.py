@@ -19,7 +19,8 @@ def tolerance(scale: jax.Array, rows: int) -> jax.Array:
     return scale * rows * jnp.finfo(scale.dtype).eps
 
 
-def response(filter: Filter, values: jax.Array, t: jax.Array, tol: jax.Array, entries: int) -> jax.Array:
+@jax.jit
+def response(filter: Filter, values: jax.Array, t: jax.Array, tol: jax.Array, entries: Any) -> jax.Array:
     """φ_t(λ) for all times and eigenvalues, [T, λ].
 
     Args:
@@ -35,7 +36,8 @@ def response(filter: Filter, values: jax.Array, t: jax.Array, tol: jax.Array, en
     return jnp.where(dropped, 0, phi)
 
 
-def is_late(filter: Filter, t: jax.Array, tol: jax.Array, entries: int) -> Any:
+@jax.jit
+def is_late(filter: Filter, t: jax.Array, tol: jax.Array, entries: Any) -> Any:
     """Whether modes below the tolerance have to be left out at this time."""
     null = filter(jnp.zeros_like(tol), t) / entries
     # Between the rounding that grows like φ(0)·tol/N and what a mode that is real after all would have contributed.

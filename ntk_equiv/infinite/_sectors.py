@@ -73,16 +73,17 @@ def halved(group: FiniteGroup | None) -> tuple[tuple[int, ...], tuple[float, ...
     return tuple(chosen), tuple(0.5 if group.inverse[k] == k else 1.0 for k in chosen)
 
 
+@jax.jit
 def coefficients(sigma: jax.Array, v: jax.Array) -> jax.Array:
     """v̂ of real v [order, i, c], as a matrix [(b, i), (a, c)]."""
     hat = _contracted("gab,gic->biac", sigma, v)
-    return hat.reshape(hat.shape[0] * hat.shape[1], -1)
+    return hat.reshape(hat.shape[0] * hat.shape[1], hat.shape[2] * hat.shape[3])
 
 
 def row_coefficients(sigma: jax.Array, rows: jax.Array) -> jax.Array:
     """conj(û) of real rows u [order, m, i], as an array [m, a, (b, i)]."""
     hat = _contracted("gab,gmi->mabi", sigma.conj(), rows)
-    return hat.reshape(*hat.shape[:2], -1)
+    return hat.reshape(*hat.shape[:2], hat.shape[2] * hat.shape[3])
 
 
 def synthesis(sigma: jax.Array, hat: jax.Array, channels: int) -> jax.Array:

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 from ntk_equiv import filters
 from ntk_equiv._check import positive_integer, refusal
 from ntk_equiv._gram import gram
+from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Inputs
 from ntk_equiv.infinite import _laws
 from ntk_equiv.infinite._engine import Engine
 from ntk_equiv.infinite._fit import fitted
 from ntk_equiv.infinite._response import response, tolerance
 from ntk_equiv.infinite._sectors import sectors_of
-from ntk_equiv.infinite._training_set import apart, joint
 
 
 class Posterior(NamedTuple):

@@ -71,7 +71,7 @@ def load(path: Any, kernel_fn: KernelFn, train: Any) -> tuple[TrainingSet, Fit, 
 
 def _read(path: Path) -> tuple[dict, dict]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = dict(file)
         about = json.loads(str(arrays.pop("about")))
         known = about["format"] == FORMAT

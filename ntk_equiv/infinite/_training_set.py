@@ -20,6 +20,7 @@ import numpy as np
 
 from ntk_equiv import reps
 from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.orbits import AugmentedSet
@@ -122,19 +123,6 @@ class TrainingSet:
         axes = tuple(range(-1 - len(self.positions), -1))
         elements = self._inverse if back else np.arange(self.order)
         return jax.vmap(lambda g, v: self.grid.move(g, v, axes))(elements, values)
-
-
-def joint(kernel: jax.Array) -> jax.Array:
-    """[n1, n2, h, h', w, w'] as a matrix over (sample, position)."""
-    axes = (*range(0, kernel.ndim, 2), *range(1, kernel.ndim, 2))
-    return kernel.transpose(axes).reshape(math.prod(kernel.shape[::2]), -1)
-
-
-def apart(matrix: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """The inverse of `joint`, given the shape [n1, n2, h, h', w, w'], with any axes before."""
-    half, leading = len(shape) // 2, matrix.ndim - 2
-    axes = [leading + axis for pair in zip(range(half), range(half, 2 * half), strict=True) for axis in pair]
-    return matrix.reshape(*matrix.shape[:-2], *shape[::2], *shape[1::2]).transpose(*range(leading), *axes)
 
 
 def as_labels(values: jax.Array, data: TrainingSet) -> jax.Array:

@@ -7,7 +7,6 @@ that of its blocks. Π(g) permutes samples and ρ_K(g) positions, so the two com
 Π(g) ⊗ ρ_K(g)ᵀ commutes with Θ(𝒳, 𝒳), hence with every power of it.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from ntk_equiv._check import refusal
 from ntk_equiv._gram import gram
+from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Get, KernelFn
 from ntk_equiv.orbits import AugmentedSet
 from ntk_equiv.theorems._kernels import both_sides, check_known, output_grid
@@ -68,7 +68,7 @@ def shift_of_permutation(
     kernels = (kernels,) if isinstance(kernels, jax.Array) else tuple(kernels)
     shape = kernels[0].shape
     grid = output_grid(train.rep_x, shape)
-    value = _apart(_checked(F, [_joint(kernel) for kernel in kernels]), shape)
+    value = apart(_checked(F, [joint(kernel) for kernel in kernels]), shape)
 
     def sides() -> Iterator[tuple]:
         for g, shift in shifts.items():
@@ -93,19 +93,6 @@ def _all_permutations(train: AugmentedSet, elements: jax.Array) -> jax.Array:
 @jax.jit
 def _points(train: AugmentedSet) -> Any:
     return train.x
-
-
-def _joint(kernel: jax.Array) -> jax.Array:
-    """[N, N, h, h', w, w'] as a matrix over (sample, position)."""
-    axes = (*range(0, kernel.ndim, 2), *range(1, kernel.ndim, 2))
-    return kernel.transpose(axes).reshape(math.prod(kernel.shape[::2]), -1)
-
-
-def _apart(matrix: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The inverse of `_joint`."""
-    half = len(shape) // 2
-    axes = [axis for pair in zip(range(half), range(half, 2 * half), strict=True) for axis in pair]
-    return matrix.reshape(*shape[::2], *shape[1::2]).transpose(axes)
 
 
 def _checked(F: Callable[..., Any], matrices: list[jax.Array]) -> np.ndarray:

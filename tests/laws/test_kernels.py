@@ -29,10 +29,9 @@ def as_matrix(kernel):
 @every_architecture
 def test_symmetric_and_positive_semidefinite(architecture):
     kernel_fn = architecture.build(stax)[2]
-    x, y = inputs(architecture, 0, 3), inputs(architecture, 1, 2)
-    for there, back, alone in zip(kernel_fn(x, y), kernel_fn(y, x), kernel_fn(x, x), strict=True):
-        assert_close(as_matrix(there), as_matrix(back).T, {"float64": 1e-13})
-        matrix = as_matrix(alone)
+    x = inputs(architecture, 0, 4)
+    for kernel in kernel_fn(x, x):
+        matrix = as_matrix(kernel)
         assert_close(matrix, matrix.T, {"float64": 1e-13})
         eigenvalues = np.linalg.eigvalsh(matrix)
         assert eigenvalues[0] > -1e-12 * eigenvalues[-1]

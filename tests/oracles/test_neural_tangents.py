@@ -32,8 +32,11 @@ def assert_equal_kernels(ours, oracle, tolerance):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * np.abs(b).max(), err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", RELATIVE, ids=lambda d: d.__name__)
-@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
+# All in double precision, and for the sake of time every third in single.
+ROWS = [(a, jnp.float64) for a in ARCHITECTURES] + [(a, jnp.float32) for a in ARCHITECTURES[::3]]
+
+
+@pytest.mark.parametrize(("architecture", "dtype"), ROWS, ids=[f"{a.name}, {dtype.__name__}" for a, dtype in ROWS])
 def test_both_kernels_agree(architecture, dtype):
     (x1, a1), (x2, a2) = architecture.inputs(0, 3, dtype), architecture.inputs(1, 2, dtype)
     oracle = theirs(architecture.build, x1, x2, a1, a2)

@@ -1,0 +1,104 @@
+"""Data augmented by all rotations of the plane, as a limit.
+
+Augmentation by C_k ⊂ SO(2) with invariant labels and the loss that is a *mean* over all points has a limit as k → ∞:
+the sums over the group become averages over the Haar measure,
+
+    μ_t(x) = Θ̄(x, X) φ_t(Θ̄ / s)/s y,        Θ̄(x, x') = ∫ Θ(x, ρ_X(g)x') dg,      s the size of y,
+
+which equally spaced rotations approach, exponentially fast for smooth kernels. (Under `reduction="sum"` the effective
+time grows with k, and there is no limit.) So k is doubled until predictions no longer change.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from ntk_equiv import reps
+from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._typing import Inputs, KernelFn
+from ntk_equiv.groups import SO2
+from ntk_equiv.infinite._ensemble import InfiniteEnsemble
+from ntk_equiv.orbits import augment
+from ntk_equiv.reps import Representation
+
+
+class HaarLimit(NamedTuple):
+    """An ensemble augmented by so many rotations that more of them change nothing.
+
+    Attributes:
+        ensemble: the one augmented by C_k with the last k.
+        order: that k.
+        change: by how much the mean prediction changed from k/2 to k, relative to its largest entry.
+        changes: the same for every k that was tried.
+        converged: whether the last change is within the tolerance.
+    """
+
+    ensemble: InfiniteEnsemble
+    order: int
+    change: float
+    changes: dict[int, float]
+    converged: bool
+
+
+def haar_limit(
+    kernel_fn: KernelFn,
+    x: Inputs,
+    y: Any,
+    rep: Representation,
+    x_test: Inputs,
+    t: Any = None,
+    *,
+    filter: Any = None,
+    rtol: float = 1e-6,
+    start: int = 4,
+    max_order: int = 4096,
+) -> HaarLimit:
+    """The infinite ensemble trained on data augmented by all of SO(2), with invariant labels.
+
+    Args:
+        kernel_fn: from `ntk_equiv.stax`, from neural-tangents, or any function with the same arguments.
+        x: base points, [n, ...].
+        y: their labels, which rotations do not change.
+        rep: how SO(2) acts on points, such as `reps.matrix(groups.SO2)`.
+        x_test: points at which predictions are compared.
+        t: the training time, one or several; the filter's own unless given.
+        filter: how it is trained; gradient flow at rate 1 unless given. The loss is a mean over all labels.
+        rtol: the change of the mean prediction, relative to its largest entry, at which to stop.
+        start: the number of rotations to start with, doubled from there.
+        max_order: the number not to exceed.
+
+    Returns:
+        The record, with the last ensemble and how much the last doubling changed.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import groups, reps, stax
+        >>> from ntk_equiv.infinite import haar_limit
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(64, 0.8, 0.5), stax.Erf(), stax.Dense(1))
+        >>> x, y = jnp.array([[1.0, 0.0], [2.0, 0.0]]), jnp.array([1.0, -1.0])
+        >>> circle = jnp.array([[1.5, 0.0], [0.0, 1.5], [0.9, 1.2]])
+        >>> limit = haar_limit(kernel_fn, x, y, reps.matrix(groups.SO2), circle, 10.0, rtol=0.01)
+        >>> limit.converged, limit.order          # from 8 to 16 rotations it still changes, but by less than 1 %
+        (True, 16)
+    """
+    if rep.group != SO2:
+        fix = "Pass for example `reps.matrix(groups.SO2)`; augment by a finite group with `augment`."
+        raise refusal("rep", expected="a representation of SO(2)", got=repr(rep), fix=fix)
+    order, last = positive_integer(start, "start"), positive_integer(max_order, "max_order")
+    before = _augmented(kernel_fn, x, y, rep, order, filter).mean(x_test, t)
+    changes: dict[int, float] = {}
+    while True:
+        order *= 2
+        ens = _augmented(kernel_fn, x, y, rep, order, filter)
+        mean = ens.mean(x_test, t)
+        changes[order] = float(jnp.max(jnp.abs(mean - before), initial=0) / jnp.maximum(jnp.max(jnp.abs(mean)), 1e-300))
+        if changes[order] <= rtol or 2 * order > last:
+            return HaarLimit(ens, order, changes[order], changes, changes[order] <= rtol)
+        before = mean
+
+
+def _augmented(
+    kernel_fn: KernelFn, x: Inputs, y: Any, rep: Representation, order: int, filter: Any
+) -> InfiniteEnsemble:
+    train = augment(x, y, reps.restrict(rep, SO2.finite(order)))
+    return InfiniteEnsemble(kernel_fn, train, filter, reduction="mean")

@@ -1,0 +1,265 @@
+"""The infinite ensemble as its users meet it: shapes, times, symmetry, jit, files, refusals."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ntk_equiv import InfiniteEnsemble, augment, ensemble_cov, ensemble_mean, filters, groups, reps, stax
+from ntk_equiv.infinite import RankWarning, ReductionWarning, haar_limit
+from tests.tolerances import REDUCTION, assert_close, assert_mean
+
+INF = float("inf")
+KERNEL_FN = stax.serial(stax.Dense(1, 1.4, 0.3), stax.Relu(), stax.Dense(1, 1.2, 0.1))[2]
+RNG = np.random.default_rng(4)
+X, X_TEST = jnp.asarray(RNG.standard_normal((3, 4))), jnp.asarray(RNG.standard_normal((5, 4)))
+Y, Y2 = jnp.asarray(RNG.standard_normal(3)), jnp.asarray(RNG.standard_normal((3, 4)))
+SHIFTS = reps.regular(groups.cyclic(4))
+TRAIN = augment(X, Y, SHIFTS)
+ENS = InfiniteEnsemble(KERNEL_FN, TRAIN)
+TIMES = jnp.array([0.0, 0.5, 20.0, INF])
+
+
+def test_only_what_the_labels_contain_is_decomposed():
+    assert ENS.method == "reduced"
+    fresh = InfiniteEnsemble(KERNEL_FN, TRAIN)
+    fresh.mean(X_TEST, 1.0)
+    assert {number: block.nngp for number, block in fresh._fit.blocks.items()} == {0: None}
+    # Labels that take all values: the two real irreps, and one of the conjugate pair.
+    vector = InfiniteEnsemble(KERNEL_FN, augment(X, Y2, SHIFTS, SHIFTS))
+    assert [block.values.shape for block in vector._fit.blocks.values()] == [(3,)] * 3
+
+
+def test_one_time_is_a_row_of_many():
+    mean, cov, var = ENS.mean(X_TEST, TIMES), ENS.cov(X_TEST, TIMES), ENS.var(X_TEST, TIMES)
+    assert mean.shape == (4, 5)
+    assert cov.shape == (4, 5, 5)
+    for row, t in enumerate(TIMES):
+        assert_close(ENS.mean(X_TEST, float(t)), mean[row])
+        assert_close(ENS.cov(X_TEST, float(t)), cov[row])
+        assert_close(ENS.var(X_TEST, float(t)), var[row])
+    assert_close(var, jnp.diagonal(cov, axis1=1, axis2=2))
+    many = jnp.concatenate([TIMES, TIMES, TIMES])
+    assert_close(ENS.var(X_TEST, many), jnp.concatenate([var, var, var]))
+
+
+def test_from_the_prior_to_the_labels():
+    np.testing.assert_array_equal(ENS.mean(X_TEST, 0.0), np.zeros(5))
+    assert_close(ENS.cov(X_TEST, 0.0), KERNEL_FN(X_TEST, None, "nngp"))
+    assert_close(ENS.mean(TRAIN.x, INF), TRAIN.y)
+    assert_close(ENS.train_mean(INF), TRAIN.y)
+    assert_close(ENS.train_mean(0.7) + ENS.residual(0.7), TRAIN.y)
+    assert_close(ENS.train_mean(0.7), ENS.mean(TRAIN.x, 0.7))
+    np.testing.assert_allclose(ENS.var(TRAIN.x, INF), 0, atol=1e-12)
+
+
+def test_labels_with_channels_come_back_with_channels():
+    train = augment(X, Y2, SHIFTS, SHIFTS)
+    ens = InfiniteEnsemble(KERNEL_FN, train)
+    assert ens.mean(X_TEST, 1.0).shape == (5, 4)
+    assert ens.mean(X_TEST[:0], 1.0).shape == (0, 4)
+    assert_close(ens.mean(train.x, INF), train.y)
+    assert_close(ens.coefficients(2.0), InfiniteEnsemble(KERNEL_FN, train, method="dense").coefficients(2.0), REDUCTION)
+
+
+@pytest.mark.parametrize("elements", [[0, 2], [2, 0]])
+def test_a_subgroup_in_any_order(elements):
+    train = augment(X, Y2, SHIFTS, SHIFTS, elements=elements)
+    reduced, dense = InfiniteEnsemble(KERNEL_FN, train), InfiniteEnsemble(KERNEL_FN, train, method="dense")
+    assert reduced.method == "reduced"
+    assert_close(reduced.mean(X_TEST, 3.0), dense.mean(X_TEST, 3.0), REDUCTION)
+    assert_close(reduced.train_mean(3.0), dense.train_mean(3.0), REDUCTION)
+
+
+def test_one_member_from_its_start():
+    start = lambda x: jnp.sin(x.sum(axis=1))  # noqa: E731
+    dense = InfiniteEnsemble(KERNEL_FN, TRAIN, method="dense")
+    assert_close(ENS.mean(X_TEST, TIMES, f0=start), dense.mean(X_TEST, TIMES, f0=start), REDUCTION)
+    assert_close(ENS.mean(X_TEST, 0.0, f0=start), start(X_TEST))
+    assert_close(ENS.mean(TRAIN.x, INF, f0=start), TRAIN.y)
+
+
+def test_samples_have_the_law(key):
+    draws = ENS.sample(key, X_TEST, 0.5, 4000)
+    assert draws.shape == (4000, 5)
+    mean, cov = ENS.mean(X_TEST, 0.5), ENS.cov(X_TEST, 0.5)
+    assert_mean(draws, mean)
+    centred = draws - mean[None]
+    assert_mean(centred[:, :, None] * centred[:, None, :], cov)
+    pairs = InfiniteEnsemble(KERNEL_FN, augment(X, Y2, SHIFTS, SHIFTS)).sample(key, X_TEST[:1], 0.5, 4000)
+    assert_mean(pairs[:, 0, 0] * pairs[:, 0, 1], jnp.prod(pairs.mean(axis=0)[0, :2]))
+
+
+def test_it_passes_through_jit_and_differentiates():
+    @jax.jit
+    def law(ens, x, t):
+        return ens.mean(x, t), ens.cov(x, t)
+
+    mean, cov = law(ENS, X_TEST, 0.5)
+    assert_close(mean, ENS.mean(X_TEST, 0.5))
+    assert_close(cov, ENS.cov(X_TEST, 0.5))
+    slope = jax.jacobian(lambda x: ENS.mean(x, 0.5))(X_TEST[:1])[0, 0]
+    step = 1e-6 * jnp.eye(4)
+    numeric = (ENS.mean(X_TEST[:1] + step, 0.5) - ENS.mean(X_TEST[:1] - step, 0.5)) / 2e-6
+    np.testing.assert_allclose(slope, numeric, rtol=1e-6, atol=1e-8)
+    in_time = jax.grad(lambda t: ENS.mean(X_TEST, t).sum())(0.5)
+    later, earlier = ENS.mean(X_TEST, jnp.array([0.5 + 1e-6, 0.5 - 1e-6]))
+    np.testing.assert_allclose(in_time, (later - earlier).sum() / 2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("train", [(X, Y), TRAIN], ids=["plain", "augmented"])
+def test_a_traced_function_may_use_it_and_completes_it_once(train):
+    ens = InfiniteEnsemble(KERNEL_FN, train)
+    cov = jax.jit(lambda x: ens.cov(x, 0.5))(X_TEST)
+    assert ens._fit.has_nngp
+    assert_close(cov, ens.cov(X_TEST, 0.5))
+
+
+def test_the_short_forms():
+    dense = InfiniteEnsemble(KERNEL_FN, TRAIN, filters.gradient_flow(0.3), reduction="mean", method="dense")
+    settings = {"learning_rate": 0.3, "reduction": "mean"}
+    assert_close(ensemble_mean(KERNEL_FN, TRAIN, X_TEST, 2.0, **settings), dense.mean(X_TEST, 2.0), REDUCTION)
+    assert_close(ensemble_cov(KERNEL_FN, TRAIN, X_TEST, 2.0, **settings), dense.cov(X_TEST, 2.0), REDUCTION)
+    pair = ensemble_cov(KERNEL_FN, TRAIN, X_TEST, 2.0, x_test2=X_TEST[:2], **settings)
+    assert_close(pair, dense.cov(X_TEST, 2.0)[:, :2], REDUCTION)
+    assert_close(ensemble_cov(KERNEL_FN, TRAIN, X_TEST, 2.0, diag=True, **settings), dense.var(X_TEST, 2.0), REDUCTION)
+
+
+def test_expected_errors(key):
+    ens = InfiniteEnsemble(KERNEL_FN, augment(X, Y2, SHIFTS, SHIFTS))
+    y = jax.nn.one_hot(jnp.array([0, 1, 2, 3, 0]), 4)
+    mse = ens.expected_mse(X_TEST, y, TIMES, members=3)
+    sampled = ens.sample(key, X_TEST, 0.5, 3000).reshape(1000, 3, 5, 4).mean(axis=1)
+    assert_mean(jnp.mean((sampled - y[None]) ** 2, axis=(1, 2)), mse.total[1])
+    accuracy = ens.expected_accuracy(key, X_TEST, y, 0.5, members=3, samples=4000)
+    hits = jnp.mean(jnp.argmax(sampled, axis=-1) == jnp.argmax(y, axis=-1)[None], axis=1)
+    assert_mean(hits, accuracy.value)
+    assert 0 < float(accuracy.standard_error) < 0.02
+
+
+def test_files(tmp_path):
+    path = tmp_path / "ensemble.npz"
+    fitted = InfiniteEnsemble(KERNEL_FN, TRAIN, reduction="mean")
+    var = fitted.var(X_TEST, 1.0)
+    fitted.save(path)
+    again = InfiniteEnsemble.load(path, KERNEL_FN, TRAIN)
+    np.testing.assert_array_equal(again.var(X_TEST, 1.0), var)
+    assert again.reduction == "mean"
+    assert len(again._fit.blocks) == 3
+    with pytest.raises(ValueError, match="`train` must be the data"):
+        InfiniteEnsemble.load(path, KERNEL_FN, augment(X, 2 * Y, SHIFTS))
+    with pytest.raises(ValueError, match="`kernel_fn` must be the kernel"):
+        InfiniteEnsemble.load(path, stax.serial(stax.Dense(1), stax.Relu(), stax.Dense(1))[2], TRAIN)
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(ValueError, match="damaged"):
+        InfiniteEnsemble.load(path, KERNEL_FN, TRAIN)
+    assert [file.name for file in tmp_path.iterdir()] == ["ensemble.npz"]
+
+
+def test_rotations_of_the_plane_have_a_limit():
+    erf = stax.serial(stax.Dense(1, 1.4, 0.3), stax.Erf(), stax.Dense(1))[2]
+    rep, x_test = reps.matrix(groups.SO2), X_TEST[:, :2]
+    limit = haar_limit(erf, X[:, :2], Y, rep, x_test, 50.0, rtol=1e-10)
+    assert limit.converged
+    assert limit.change <= 1e-10
+    finer = augment(X[:, :2], Y, reps.restrict(rep, groups.SO2.finite(3 * limit.order)))
+    assert_close(
+        limit.ensemble.mean(x_test, 50.0), InfiniteEnsemble(erf, finer, reduction="mean").mean(x_test, 50.0), REDUCTION
+    )
+    coarse = haar_limit(erf, X[:, :2], Y, rep, x_test, 50.0, rtol=1e-10, max_order=8)
+    assert not coarse.converged
+    assert coarse.change == coarse.changes[8] > 1e-10
+    with pytest.raises(ValueError, match=r"SO\(2\)"):
+        haar_limit(erf, X, Y, SHIFTS, X_TEST, 1.0)
+
+
+def test_dense_says_why():
+    some = augment(X, Y, SHIFTS, elements=[0, 1])
+    with pytest.warns(ReductionWarning, match="are no group"):
+        assert InfiniteEnsemble(KERNEL_FN, some).method == "dense"
+    ramp = jnp.arange(1.0, 5.0)
+    lopsided = lambda x1, x2=None, get=None: KERNEL_FN(x1 * ramp[None], None if x2 is None else x2 * ramp[None], get)  # noqa: E731
+    with pytest.warns(ReductionWarning, match="does not transform"):
+        ens = InfiniteEnsemble(lopsided, TRAIN)
+    assert_close(ens.mean(TRAIN.x, INF), TRAIN.y)
+    with pytest.raises(ValueError, match="does not transform"):
+        InfiniteEnsemble(lopsided, TRAIN, method="reduced")
+    images = augment(jnp.ones((2, 4, 4, 1)), Y[:2], reps.rotate(groups.cyclic(8)))
+    flat = stax.serial(stax.Flatten(), stax.Dense(1))[2]
+    with pytest.warns(ReductionWarning, match="interpolates"):
+        InfiniteEnsemble(flat, images)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        InfiniteEnsemble(KERNEL_FN, (X, Y))
+
+
+def test_single_precision_says_what_it_cannot_resolve():
+    # Two points so close that their difference is below the precision.
+    x = jnp.array([[1.0, 2.0, 0.5, 0.1], [1.0, 2.0, 0.5, 0.1001]], jnp.float32)
+    with pytest.warns(RankWarning, match="numerical rank 1 of 2"):
+        ens = InfiniteEnsemble(KERNEL_FN, (x, Y[:2].astype(jnp.float32)))
+    assert ens.rank == 1
+    with pytest.warns(RankWarning, match="cannot be fitted"):
+        late = ens.mean(x, INF)
+    assert late.dtype == jnp.float32
+    np.testing.assert_allclose(late, np.full(2, Y[:2].mean()), rtol=1e-3)
+
+
+WRONG = {
+    "no pair": (lambda: InfiniteEnsemble(KERNEL_FN, X), "pair of points and labels"),
+    "too few labels": (lambda: InfiniteEnsemble(KERNEL_FN, (X, Y[:2])), "labels for all samples"),
+    "no data": (lambda: InfiniteEnsemble(KERNEL_FN, (X[:0], Y[:0])), "at least one training point"),
+    "NaN labels": (lambda: InfiniteEnsemble(KERNEL_FN, (X, Y.at[1].set(np.nan))), "first in sample 1"),
+    "NaN points": (lambda: InfiniteEnsemble(KERNEL_FN, (X.at[2, 0].set(np.nan), Y)), "first in sample 2"),
+    "labels on a grid": (lambda: InfiniteEnsemble(KERNEL_FN, (X, Y2[:, :, None])), "for this network"),
+    "reduction": (lambda: InfiniteEnsemble(KERNEL_FN, TRAIN, reduction="max"), "`reduction` must be one of"),
+    "krylov": (lambda: InfiniteEnsemble(KERNEL_FN, TRAIN, method="krylov"), "'auto', 'dense', 'reduced'"),
+    "reduced plain data": (lambda: InfiniteEnsemble(KERNEL_FN, (X, Y), method="reduced"), "not augmented"),
+    "negative time": (lambda: ENS.mean(X_TEST, -1.0), "negative"),
+    "no time": (lambda: ENS.mean(X_TEST), "training time"),
+    "half a step": (
+        lambda: InfiniteEnsemble(KERNEL_FN, TRAIN, filters.gradient_descent(1e-3)).mean(X_TEST, 0.5),
+        "whole number of steps",
+    ),
+    "divergent": (lambda: InfiniteEnsemble(KERNEL_FN, TRAIN, filters.gradient_descent(9.0)), "at most 0."),
+    "not positive": (
+        lambda: InfiniteEnsemble(lambda x1, x2=None, get=None: tuple(-k for k in KERNEL_FN(x1, x2, get)), (X, Y)),
+        "positive semidefinite",
+    ),
+    "f0": (lambda: ENS.mean(X_TEST, 1.0, f0=lambda x: x), "`f0` must be"),
+    "no members": (lambda: ENS.sample(jax.random.key(0), X_TEST, 1.0, 0), "positive integer"),
+    "several times": (lambda: ENS.sample(jax.random.key(0), X_TEST, TIMES, 2), "single time"),
+    "test labels": (lambda: ENS.expected_mse(X_TEST, Y, 1.0), "`y` must be labels of shape"),
+    "no classes": (lambda: ENS.expected_accuracy(jax.random.key(0), X_TEST, X_TEST[:, 0], 1.0), "two channels"),
+    "diagonal of two sets": (
+        lambda: ensemble_cov(KERNEL_FN, TRAIN, X_TEST, 1.0, x_test2=X, diag=True),
+        "`x_test2` must be left out",
+    ),
+    "traced auto": (
+        lambda: jax.jit(lambda x: InfiniteEnsemble(KERNEL_FN, augment(x, Y, SHIFTS)).mean(X_TEST, 1.0))(X),
+        "explicit for traced data",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_refusals(name):
+    call, says = WRONG[name]
+    with pytest.raises(ValueError, match=says):
+        call()
+
+
+def test_integer_labels_are_refused():
+    with pytest.raises(TypeError, match="one_hot"):
+        InfiniteEnsemble(KERNEL_FN, (X, jnp.arange(3)))
+
+
+def test_the_largest_rate_named_is_stable():
+    with pytest.raises(ValueError, match="at most") as refused:
+        InfiniteEnsemble(KERNEL_FN, TRAIN, filters.gradient_descent(5.0))
+    rate = float(str(refused.value).split("at most ")[1].split(",")[0])
+    stable = InfiniteEnsemble(KERNEL_FN, TRAIN, filters.gradient_descent(rate * 0.999))
+    assert_close(stable.mean(TRAIN.x, 10**9), TRAIN.y)
+    np.testing.assert_allclose(rate, 2 / ENS.spectrum[-1], rtol=1e-5)

@@ -1,0 +1,99 @@
+"""What must hold for every infinite ensemble: reduced ≡ dense, and Theorem "Emergent Equivariance".
+
+The rows pair groups, representations, architectures, filters and times so that every one of them occurs; sizes are
+tiny, since compiling is what takes time.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ntk_equiv import InfiniteEnsemble, augment, filters, theorems
+from ntk_equiv.infinite._method import decided
+from tests.cases import CASES
+from tests.tolerances import REDUCTION, assert_close
+
+INF = float("inf")
+FLOW, CONVERGED, RIDGE = filters.gradient_flow(1.0), filters.converged(), filters.ridge(0.1)
+DESCENT, MOMENTUM = filters.gradient_descent(1e-3), filters.momentum(1e-3, 0.9)
+ROWS = [
+    ("MLP on plane, C5", FLOW, (0.0, 0.3, 20.0, INF), "sum"),
+    ("MLP on vectors, O", FLOW, (0.5, 1e4), "mean"),
+    ("MLP on vectors, I", CONVERGED, (INF,), "sum"),
+    ("MLP on regular, Q8", MOMENTUM, (0, 5, 1000), "sum"),
+    ("MLP on restricted, SO(3) to D3", DESCENT, (1, 30), "sum"),
+    ("erf MLP on sum, S4", DESCENT, (2, 10_000), "mean"),
+    ("CNN, VALID, spatial on images, C4", RIDGE, (2.0, INF), "sum"),
+    ("CNN, SAME, spatial on vector fields, D4", FLOW, (0.1, 3.0), "sum"),
+    ("CNN, CIRCULAR, spatial on translations", MOMENTUM, (3, 400), "mean"),
+    ("GNN on relabelling with features, S4", CONVERGED, (INF,), "mean"),
+    ("GNN, nodes on node features, O", FLOW, (7.0,), "mean"),
+]
+
+
+# The algebra is the same however well the program runs, and compiles in half the time.
+UNOPTIMIZED = {"xla_backend_optimization_level": 0}
+
+
+@partial(jax.jit, static_argnames=("reduction", "method"), compiler_options=UNOPTIMIZED)
+def laws(kernel_fn, train, filter, x, t, reduction, method):
+    ens = InfiniteEnsemble(kernel_fn, train, filter, reduction=reduction, method=method)
+    return ens.mean(x, t), ens.cov(x, t), ens.train_mean(t), ens.coefficients(t)
+
+
+@pytest.mark.parametrize(("name", "filter", "times", "reduction"), ROWS, ids=[row[0] for row in ROWS])
+def test_reduced_equals_dense(name, filter, times, reduction):
+    case = CASES[name]
+    train, x, t = case.labelled(3), case.action.data(2, seed=5), jnp.asarray(times, float)
+    reduced, dense = (laws(case.kernel_fn, train, filter, x, t, reduction, method) for method in ("reduced", "dense"))
+    assert decided("auto", case.kernel_fn, train)[1] == "reduced"
+    for ours, whole in zip(reduced, dense, strict=True):
+        assert_close(ours, whole, REDUCTION)
+    mean, cov = reduced[:2]
+    assert mean.shape == (len(times), 2, *train.y.shape[1:])
+    assert np.isfinite(cov).all()
+
+
+EQUIVARIANT = {
+    "MLP on vectors, O": "reduced",
+    "erf MLP on sum, S4": "dense",
+    "CNN, VALID, spatial on images, C4": "dense",
+}
+
+
+@pytest.mark.parametrize("name", EQUIVARIANT)
+def test_equivariance_emerges(name):
+    case = CASES[name]
+    train = case.labelled(3)
+    ens = InfiniteEnsemble(case.kernel_fn, train, method=EQUIVARIANT[name])
+    far = jax.tree.map(lambda leaf: 100 * leaf, case.action.data(2, seed=9))
+    times = jnp.array([0.0, 0.2, 1e3, INF])
+    some = train.group.generators
+    found = theorems.emergent_equivariance(ens, far, times, elements=some)
+    assert found.holds(1e-9), str(found)
+    assert {part.part for part in found.parts} == {"mean", "cov"}
+    untrained = theorems.emergent_equivariance(ens, far, 0.0, elements=some)
+    assert untrained.parts[0].scale == 0
+
+
+def test_equivariance_does_not_emerge_from_plain_data():
+    case = CASES["MLP on vectors, O"]
+    train = case.labelled(3)
+    ens = InfiniteEnsemble(case.kernel_fn, (train.base_x, train.base_y))
+    x = case.action.data(2, seed=9)
+    found = theorems.emergent_equivariance(ens, x, 1.0, rep_x=train.rep_x, rep_y=train.rep_y, elements=[0, 5])
+    assert not found.holds(1e-3)
+    with pytest.raises(ValueError, match="augmented"):
+        theorems.emergent_equivariance(ens, x, 1.0)
+
+
+def test_equivariance_does_not_emerge_from_part_of_the_group():
+    case = CASES["MLP on letters, S4"]
+    train = case.labelled(3)
+    some = augment(train.base_x, train.base_y, train.rep_x, train.rep_y, elements=[0, 3, 5])
+    ens = InfiniteEnsemble(case.kernel_fn, some, method="dense")
+    x = case.action.data(2, seed=9)
+    assert not theorems.emergent_equivariance(ens, x, 1.0, elements=[5]).holds(1e-3)
