@@ -12,6 +12,8 @@ The library follows one line of thought, and this is where its parts lie on it:
   such a set, exactly and at any time; `filters` are the ways to train it;
 - `bounds` tell how many members or how fine an augmentation it takes, and how large an error remains;
 - `theorems` measure how kernels, their Gram matrices and any function respect the symmetry;
+- `ensembles` trains real ones, with Flax, and compares them with the theory;
+- `metrics` measure how invariant their predictions are;
 - `interop` lets networks written for neural-tangents take part.
 
 Importing `ntk_equiv` is cheap: each part is loaded when it is first used.
@@ -22,7 +24,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the table below
-    from ntk_equiv import bounds, filters, groups, infinite, interop, reps, stax, theorems
+    from ntk_equiv import bounds, ensembles, filters, groups, infinite, interop, metrics, reps, stax, theorems
     from ntk_equiv._gram import gram
     from ntk_equiv.infinite import InfiniteEnsemble, ensemble_cov, ensemble_mean
     from ntk_equiv.orbits import augment
@@ -33,11 +35,13 @@ __all__ = [
     "bounds",
     "ensemble_cov",
     "ensemble_mean",
+    "ensembles",
     "filters",
     "gram",
     "groups",
     "infinite",
     "interop",
+    "metrics",
     "reps",
     "stax",
     "theorems",
@@ -50,11 +54,13 @@ _HOME = {
     "bounds": "ntk_equiv.bounds",
     "ensemble_cov": "ntk_equiv.infinite",
     "ensemble_mean": "ntk_equiv.infinite",
+    "ensembles": "ntk_equiv.ensembles",
     "filters": "ntk_equiv.filters",
     "gram": "ntk_equiv._gram",
     "groups": "ntk_equiv.groups",
     "infinite": "ntk_equiv.infinite",
     "interop": "ntk_equiv.interop",
+    "metrics": "ntk_equiv.metrics",
     "reps": "ntk_equiv.reps",
     "stax": "ntk_equiv.stax",
     "theorems": "ntk_equiv.theorems",

@@ -13,9 +13,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._convolution import convolve
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
 from ntk_equiv.stax._dense import check_parameterization, variance
@@ -98,9 +98,7 @@ def Conv(
 
     def apply(params: tuple, x: Array, **kwargs: Any) -> Array:
         W, b = params
-        signal, filters = (0, rank + 1, *range(1, rank + 1)), (rank + 1, rank, *range(rank))
-        spec = lax.ConvDimensionNumbers(signal, filters, signal)
-        y = lax.conv_general_dilated(window.padded(x, 1), W, window.strides, "VALID", dimension_numbers=spec)
+        y = convolve(window.padded(x, 1), W, window.strides)
         y = W_std / (x.shape[-1] * math.prod(window.shape)) ** 0.5 * y
         return y if b is None else y + b_std * b.reshape((1,) * (rank + 1) + b.shape)
 

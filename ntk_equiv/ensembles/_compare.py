@@ -1,0 +1,198 @@
+"""A trained ensemble against the theory of the infinitely wide one.
+
+At infinite width members are independent draws from N(μ_t, Σ_t). Their mean and variance over M members are then
+
+    f̂ = μ_t ± √(Σ_t / M),          s² = Σ_t (1 ± √(2 / (M − 1)))
+
+and deviations are given in units of these standard errors (the first from the observed variance). A finite width N
+moves both by O(1/N): with several widths, the coefficient a of a/N is fitted to the deviations at each point.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ntk_equiv._check import refusal
+from ntk_equiv.ensembles._batches import batches_of
+from ntk_equiv.ensembles._configuration import fingerprint, rate_and_momentum
+from ntk_equiv.ensembles._run import Run
+from ntk_equiv.filters._kinds import GradientDescent, GradientFlow, Momentum
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Deviation:
+    """What was observed at each point and output, what theory says, and the standard error of the former.
+
+    Attributes:
+        observed: an array [n, ..., channels].
+        predicted: likewise.
+        error: likewise.
+    """
+
+    observed: np.ndarray
+    predicted: np.ndarray
+    error: np.ndarray
+
+    @property
+    def difference(self) -> np.ndarray:
+        """Observed minus predicted."""
+        return self.observed - self.predicted
+
+    @property
+    def standardized(self) -> np.ndarray:
+        """The difference in standard errors, at each point."""
+        return self.difference / self.error
+
+    @property
+    def overall(self) -> float:
+        """The root mean square of the differences in standard errors: about 1 if there is nothing but chance."""
+        return float(np.sqrt(np.mean(self.standardized**2)))
+
+    @property
+    def largest(self) -> float:
+        """The largest difference in standard errors."""
+        return float(np.max(np.abs(self.standardized)))
+
+    def __repr__(self) -> str:
+        return f"<off by {self.overall:.2f} standard errors overall, {self.largest:.2f} at most>"
+
+    def within(self, standard_errors: float | int, allowance: float | int) -> bool:
+        """Whether no difference is more than so many errors, plus a fraction of the largest prediction."""
+        room = standard_errors * self.error + allowance * np.abs(self.predicted).max()
+        return bool((np.abs(self.difference) <= room).all())
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A trained ensemble compared with theory; made by `compare_with_theory`.
+
+    Attributes:
+        members: how many were compared.
+        mean: the mean over members.
+        var: their variance.
+    """
+
+    members: int
+    mean: Deviation
+    var: Deviation
+
+    def holds(self, standard_errors: float | int = 5, *, allowance: float | int = 0) -> bool:
+        """Whether mean and variance meet theory everywhere.
+
+        Args:
+            standard_errors: how far chance may go.
+            allowance: what finite width may add, as a fraction of the largest mean and of the largest variance.
+        """
+        return self.mean.within(standard_errors, allowance) and self.var.within(standard_errors, allowance)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trend:
+    """Deviations a/N for widths N, fitted at each point.
+
+    Attributes:
+        widths: the widths.
+        comparisons: one for each.
+        mean: a of the mean, its error, and χ² per degree of freedom: about 1 if the deviations are of order 1/N.
+        var: the same of the variance.
+    """
+
+    widths: tuple[int, ...]
+    comparisons: tuple[Comparison, ...]
+    mean: tuple[np.ndarray, np.ndarray, float]
+    var: tuple[np.ndarray, np.ndarray, float]
+
+
+def compare_with_theory(run: Run | Mapping[int, Run], ens: Any, x: Any, t: Any = None) -> Comparison | Trend:
+    """Mean and variance of a trained ensemble against theory, in units of the standard error.
+
+    Args:
+        run: a run trained on full batches by gradient descent (with or without momentum), or for each of several
+            widths such a run.
+        ens: the infinite ensemble, on the same data, with the same loss, reduction and rate.
+        x: points at which to compare, [n, ...].
+        t: the number of steps of the run, its only time.
+
+    Returns:
+        A comparison; for several widths their trend.
+
+    Raises:
+        ValueError: run and theory are not about the same training; the message says in what they differ.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from ntk_equiv import InfiniteEnsemble, ensembles, filters, stax
+        >>> net = stax.Dense(1, b_std=1.0)
+        >>> data = jnp.array([[-1.], [1.]]), jnp.array([[0.], [1.]])
+        >>> run = ensembles.train(net, data, members=50, steps=3, optimizer=optax.sgd(0.5), key=jax.random.key(0))
+        >>> ens = InfiniteEnsemble(net.kernel_fn, data, filters.gradient_descent(0.5), reduction="mean")
+        >>> ensembles.compare_with_theory(run, ens, jnp.array([[0.], [2.]]), 3).holds(5)
+        True
+    """
+    if isinstance(run, Mapping):
+        widths = tuple(sorted(run))
+        compared = tuple(_compared(run[width], ens, x, t) for width in widths)
+        fits = (_fitted(widths, [getattr(one, name) for one in compared]) for name in ("mean", "var"))
+        return Trend(widths, compared, *fits)
+    return _compared(run, ens, x, t)
+
+
+def _compared(run: Run, ens: Any, x: Any, t: Any) -> Comparison:
+    t = run.steps if t is None else t
+    _check_same_training(run, ens, t)
+    predictions = np.asarray(run.predict(x))[run.finished]
+    count = len(predictions)
+    if count < 2:
+        raise refusal("run", expected="at least 2 members that are finite", got=count, fix="Train more.")
+    mean, var = predictions.mean(0), predictions.var(0, ddof=1)
+    predicted = np.asarray(ens.mean(x, t)).reshape(mean.shape)
+    spread = np.broadcast_to(np.asarray(ens.var(x, t))[..., None], mean.shape)
+    return Comparison(
+        count,
+        Deviation(mean, predicted, np.sqrt(var / count)),
+        Deviation(var, spread, spread * np.sqrt(2 / (count - 1))),
+    )
+
+
+def _check_same_training(run: Run, ens: Any, t: Any) -> None:
+    """Refuse to compare what was not trained alike."""
+    here, differences = run.configuration, []
+    if here["loss"] != "mse":
+        differences.append(f"the run has loss {here['loss']!r}, theory is about 'mse'")
+    if here["batch_size"] is not None or here["augmentation"] != "full":
+        differences.append("the run saw batches, theory is about all data in every step")
+    if here["reduction"] != ens.reduction:
+        differences.append(f"the run has reduction {here['reduction']!r}, the infinite ensemble {ens.reduction!r}")
+    if t != run.steps:
+        differences.append(f"the run has {run.steps} steps, t is {t}")
+    differences += _different_rates(rate_and_momentum(here["optimizer"]), ens.filter)
+    if not differences and fingerprint(batches_of(ens.train, None, "full")[1]) != here["data"]:
+        differences.append("they were trained on different data")
+    if differences:
+        fix = "Make them agree: the theory is of this training or of none."
+        raise refusal("ens", expected="about the training of `run`", got="; ".join(differences), fix=fix)
+
+
+def _different_rates(found: tuple[float, float] | None, filter: Any) -> list[str]:
+    if not isinstance(filter, GradientFlow | GradientDescent | Momentum):
+        return [f"the run is trained by gradient descent, the infinite ensemble by {filter}"]
+    if found is None:
+        return ["the optimizer of the run is not gradient descent, with or without momentum, at a constant rate"]
+    wanted = float(filter.learning_rate), float(getattr(filter, "beta", 0.0))
+    if not np.allclose(found, wanted, rtol=1e-5, atol=1e-5):
+        return [f"the run has rate and momentum {found}, the infinite ensemble {wanted}"]
+    return []
+
+
+def _fitted(widths: tuple[int, ...], deviations: list[Deviation]) -> tuple[np.ndarray, np.ndarray, float]:
+    """a, its error and χ² per degree of freedom of the least squares fit of a/N to the differences."""
+    shape = (len(widths),) + (1,) * deviations[0].observed.ndim
+    inverse = 1 / np.reshape(np.array(widths, float), shape)
+    difference = np.stack([deviation.difference for deviation in deviations])
+    weight = 1 / np.stack([deviation.error for deviation in deviations]) ** 2
+    information = np.sum(weight * inverse**2, 0)
+    a = np.sum(weight * inverse * difference, 0) / information
+    degrees = max((len(widths) - 1) * a.size, 1)
+    return a, 1 / np.sqrt(information), float(np.sum(weight * (difference - a[None] * inverse) ** 2) / degrees)

@@ -1,0 +1,137 @@
+"""The compiled loop: steps of gradient descent for every member.
+
+    loss, gradient = ∇ L(params, batch(step));   params ← params + optimizer(gradient)
+
+A member is trained for many steps before the next one on its device begins, so that its parameters stay in cache. The
+first and last step are arguments of the compiled program, not part of it: one program serves all stretches of a run,
+and where they begin and end does not change a bit of the result.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ntk_equiv._check import refusal
+from ntk_equiv.ensembles._batches import Batches
+from ntk_equiv.ensembles._layout import Layout
+from ntk_equiv.ensembles._losses import LossFn, reduced
+from ntk_equiv.ensembles._model import Model
+
+NEVER = -1
+SAMPLES_AT_A_TIME = 1000
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """The state of a member, or with leading axes of many.
+
+    Attributes:
+        index: its number, on which its random key depends.
+        params: its parameters.
+        optimizer: the state of its optimizer.
+        loss: of the last batch, before the step it led to.
+        failed: the step at which loss or parameters ceased to be finite; −1 if they are.
+    """
+
+    index: Any
+    params: Any
+    optimizer: Any
+    loss: Any
+    failed: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is compiled: how a member is made and trained. Hashable, so that programs are found again."""
+
+    model: Model
+    optimizer: optax.GradientTransformation
+    loss: LossFn
+    reduction: str
+    batches: Batches
+    key_impl: str
+
+    def keys(self, key: jax.Array, index: Any) -> tuple[jax.Array, jax.Array]:
+        """The keys of a member, for its parameters and for its batches: they depend on its index alone."""
+        own = jax.random.fold_in(jax.random.wrap_key_data(key, impl=self.key_impl), index)
+        initial, data = jax.random.split(own)
+        return initial, data
+
+    def born(self, index: jax.Array, key: jax.Array, x: Any) -> Member:
+        """A member before its first step; `x` are inputs that its network is made for."""
+        params = self.model.init(self.keys(key, index)[0], x)
+        loss = jnp.full((), jnp.nan, jnp.result_type(*jax.tree.leaves(params), jnp.float32))
+        return Member(index, params, self.optimizer.init(params), loss, jnp.int32(NEVER))
+
+    def loss_of(self, params: Any, batch: tuple) -> jax.Array:
+        """The loss on a batch."""
+        x, y, weights = batch
+        return reduced(self.loss(self.model.apply(params, x), y), weights, self.reduction)
+
+    def trained(self, member: Member, key: jax.Array, data: tuple, start: jax.Array, stop: jax.Array) -> Member:
+        """A member after the steps from `start` up to `stop`."""
+        own = self.keys(key, member.index)[1]
+        shuffled = partial(self.batches.shuffled, own)
+
+        def step(number: jax.Array, carry: tuple) -> tuple:
+            member, order = carry
+            if self.batches.batch_size is not None:
+                order = jax.lax.cond(number % self.batches.per_epoch == 0, shuffled, lambda _: order, number)
+            batch = self.batches.take(data, own, order, number)
+            return self._updated(member, batch, number), order
+
+        member, _ = jax.lax.fori_loop(start, stop, step, (member, shuffled(start)))
+        finite = jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(member.params)]))
+        return dataclasses.replace(member, failed=_first(member.failed, finite, stop))
+
+    def _updated(self, member: Member, batch: tuple, number: jax.Array) -> Member:
+        loss, gradient = jax.value_and_grad(self.loss_of)(member.params, batch)
+        updates, optimizer = self.optimizer.update(gradient, member.optimizer, member.params)
+        params = optax.apply_updates(member.params, updates)
+        failed = _first(member.failed, jnp.isfinite(loss), number)
+        return Member(member.index, params, optimizer, loss.astype(member.loss.dtype), failed)
+
+
+@partial(jax.jit, static_argnames=("task", "layout"))
+def created(task: Task, layout: Layout, indices: jax.Array, key: jax.Array, x: Any) -> Member:
+    """All members before their first step."""
+    return layout.over_members(task.born)(indices, key, x)
+
+
+# The old state is given up: two of them may not fit.
+@partial(jax.jit, static_argnames=("task", "layout"), donate_argnames="members")
+def advanced(
+    task: Task, layout: Layout, members: Member, key: jax.Array, data: tuple, start: jax.Array, stop: jax.Array
+) -> Member:
+    """All members after the steps from `start` up to `stop`."""
+    return layout.over_members(task.trained)(members, key, data, start, stop)
+
+
+def predicted(model: Model, layout: Layout, params: Any, x: Any, batch_size: int) -> np.ndarray:
+    """The outputs of all members, [members, n, ...], so many samples at a time."""
+    n = jax.tree.leaves(x)[0].shape[0]
+    if n == 0:
+        raise refusal("x", expected="at least one sample", got="none", fix="Pass inputs [n, ...].")
+    size = min(batch_size, n)
+    parts = []
+    for start in range(0, n, size):
+        # The last part is filled up, so that one program serves all of them.
+        chosen = np.minimum(np.arange(start, start + size), n - 1)
+        part = layout.share(jax.tree.map(lambda leaf, chosen=chosen: np.asarray(leaf)[chosen], x))
+        parts.append(layout.collect(_evaluated(model, layout, params, part)))
+    return np.concatenate(parts, axis=1)[:, :n]
+
+
+@partial(jax.jit, static_argnames=("model", "layout"))
+def _evaluated(model: Model, layout: Layout, params: Any, x: Any) -> Any:
+    return layout.over_members(model.apply)(params, x)
+
+
+def _first(failed: jax.Array, fine: jax.Array, number: jax.Array) -> jax.Array:
+    return jnp.where((failed == NEVER) & ~fine, number, failed).astype(failed.dtype)

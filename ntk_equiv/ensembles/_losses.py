@@ -1,0 +1,83 @@
+"""What members are trained to make small.
+
+    mse             ½ (f − y)²                          per entry of y
+    cross_entropy   −log softmax(f)_y, or −y·log softmax(f) for labels that are distributions        per sample
+
+`reduction="sum"` adds these up, `"mean"` divides by their number: for `mse` by the size of y, as neural-tangents and
+the theory here do. (The mean square error of PyTorch and Keras has no ½.) In minibatches both run over the batch.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ntk_equiv._check import refusal
+
+LossFn = Callable[[Any, Any], Any]
+
+
+def mse(outputs: jax.Array, y: jax.Array) -> jax.Array:
+    """Half the square of every deviation."""
+    return jnp.square(outputs.reshape(y.shape) - y) / 2
+
+
+def cross_entropy(outputs: jax.Array, y: jax.Array) -> jax.Array:
+    """Minus the logarithm of the probability of the label."""
+    log_p = jax.nn.log_softmax(outputs, -1)
+    if jnp.issubdtype(y.dtype, jnp.integer):
+        return -jnp.take_along_axis(log_p, y[..., None], -1)[..., 0]
+    return -jnp.sum(y * log_p, -1)
+
+
+LOSSES: dict[str, LossFn] = {"mse": mse, "cross_entropy": cross_entropy}
+
+
+def loss_of(loss: str | LossFn, outputs: Any, y: Any) -> LossFn:
+    """The loss function, if it fits outputs and labels of these shapes."""
+    if callable(loss):
+        _check_custom(loss, outputs, y)
+        return loss
+    if loss not in LOSSES:
+        fix = "A function of (outputs, y) that returns one loss per sample is welcome too."
+        raise refusal("loss", expected=f"one of {', '.join(LOSSES)}", got=repr(loss), fix=fix)
+    if loss == "mse":
+        _check_mse(outputs, y)
+    else:
+        _check_cross_entropy(outputs, y)
+    return LOSSES[loss]
+
+
+def reduced(values: jax.Array, weights: jax.Array | None, reduction: str) -> jax.Array:
+    """The sum or mean of losses, of samples of weight 1 alone where there are weights of 0 and 1."""
+    if weights is None:
+        return jnp.sum(values) if reduction == "sum" else jnp.mean(values)
+    weights = weights.astype(values.dtype)
+    total = jnp.sum(values * weights.reshape(weights.shape + (1,) * (values.ndim - 1)))
+    return total if reduction == "sum" else total / (jnp.sum(weights) * (values.size // len(values)))
+
+
+def _check_mse(outputs: Any, y: Any) -> None:
+    if not jnp.issubdtype(y.dtype, jnp.floating):
+        fix = 'Convert labels to floats, or classify with loss="cross_entropy".'
+        raise refusal("y", expected='floating-point labels for loss="mse"', got=f"dtype {y.dtype}", fix=fix)
+    if outputs.shape not in (y.shape, (*y.shape, 1) if y.ndim == 1 else y.shape):
+        fix = "Give the last layer as many outputs as the labels have channels."
+        raise refusal("module", expected=f"one with outputs of the shape of y, {y.shape}", got=outputs.shape, fix=fix)
+
+
+def _check_cross_entropy(outputs: Any, y: Any) -> None:
+    integers = jnp.issubdtype(y.dtype, jnp.integer)
+    expected = outputs.shape[:-1] if integers else outputs.shape
+    if y.shape != expected or outputs.shape[-1] < 2 or not (integers or jnp.issubdtype(y.dtype, jnp.floating)):
+        fix = 'Labels are integers [n], or distributions [n, classes]; numbers are fitted with loss="mse".'
+        got = f"{y.dtype} of shape {y.shape}"
+        raise refusal("y", expected=f'labels for loss="cross_entropy" of {outputs.shape} outputs', got=got, fix=fix)
+
+
+def _check_custom(loss: LossFn, outputs: Any, y: Any) -> None:
+    values = jax.eval_shape(loss, outputs, y)
+    if values.shape[:1] != y.shape[:1]:
+        fix = "Return one loss per sample; they are summed or averaged as `reduction` says."
+        raise refusal("loss", expected=f"losses of {y.shape[0]} samples", got=f"shape {values.shape}", fix=fix)

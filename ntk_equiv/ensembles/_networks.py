@@ -1,0 +1,132 @@
+"""Networks that are ready to train: perceptrons in NTK parameterization, and the paper's two convolutional networks.
+
+    `mlp`             Dense – activation – … – Dense with weights N(0, 1), scaled by σ_w / √fan-in in the forward pass
+    `fashion_cnn`     [3×3 conv VALID – ReLU – 2×2 max-pool] with 6 and 16 channels, dense 120, 84, 10
+    `histology_cnn`   [3×3 conv SAME – ReLU – 2×2 max-pool] with 6, 16, 26, 36, 46, 56 channels, dense 120, 84, 9
+
+The convolutional networks are in standard parameterization: weights N(0, 1/fan-in) truncated, biases zero, as in
+Flax. Max-pooling is outside of the theory, and both networks pool odd grids (11 → 5, 7 → 3), which breaks their
+symmetry under quarter turns.
+"""
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from ntk_equiv import stax
+from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._convolution import convolve, max_pool
+from ntk_equiv.ensembles._model import to_flax
+
+
+def mlp(
+    widths: Sequence[int], outputs: int, *, W_std: float = 2**0.5, b_std: float | None = None, activation: str = "Relu"
+) -> nn.Module:
+    """A fully connected network in NTK parameterization, the finite one of the corresponding `stax` kernels.
+
+    Args:
+        widths: of the hidden layers.
+        outputs: number of outputs.
+        W_std: standard deviation of the weights of the hidden layers; that of the last one is 1.
+        b_std: standard deviation of the biases, of all layers; `None` for no biases.
+        activation: the name of an activation of `stax`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from ntk_equiv import ensembles
+        >>> net = ensembles.mlp((16, 16), 3, b_std=0.1)
+        >>> variables = jax.eval_shape(net.init, jax.random.key(0), jnp.ones((5, 2)))
+        >>> jax.eval_shape(net.apply, variables, jnp.ones((5, 2))).shape
+        (5, 3)
+    """
+    layers = [(stax.Dense(width, W_std, b_std), getattr(stax, activation)()) for width in widths]
+    return to_flax(stax.serial(*(layer for pair in layers for layer in pair), stax.Dense(outputs, 1.0, b_std)))
+
+
+def fashion_cnn(outputs: int = 10) -> nn.Module:
+    """The paper's network for FashionMNIST, for images [n, 28, 28, channels].
+
+    Args:
+        outputs: number of classes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from ntk_equiv import ensembles
+        >>> net = ensembles.fashion_cnn()
+        >>> variables = jax.eval_shape(net.init, jax.random.key(0), jnp.ones((1, 28, 28, 1)))
+        >>> sum(leaf.size for leaf in jax.tree.leaves(variables))
+        60074
+    """
+    return PaperCNN((6, 16), "VALID", 2, positive_integer(outputs, "outputs"))
+
+
+def histology_cnn(outputs: int = 9, *, pools: int = 6) -> nn.Module:
+    """The paper's network for histological images [n, 224, 224, 3].
+
+    Args:
+        outputs: number of classes.
+        pools: how many of the six convolutions are followed by a max-pool; 3 for images of 28 × 28.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from ntk_equiv import ensembles
+        >>> net = ensembles.histology_cnn()
+        >>> variables = jax.eval_shape(net.init, jax.random.key(0), jnp.ones((1, 224, 224, 3)))
+        >>> sum(leaf.size for leaf in jax.tree.leaves(variables))
+        122997
+    """
+    if pools not in range(7):
+        raise refusal("pools", expected="between 0 and 6", got=repr(pools), fix="Pass 6, or 3 for small images.")
+    return PaperCNN((6, 16, 26, 36, 46, 56), "SAME", pools, positive_integer(outputs, "outputs"))
+
+
+class PaperCNN(nn.Module):
+    """Convolutions with ReLU, the first `pools` of them followed by a 2 × 2 max-pool, then three dense layers."""
+
+    channels: tuple[int, ...]
+    padding: str
+    pools: int
+    outputs: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """The logits [n, outputs] of images [n, H, W, channels]."""
+        for number, channels in enumerate(self.channels):
+            x = nn.relu(Conv(channels, self.padding)(x))
+            if number < self.pools:
+                x = max_pool(x, (2, 2))
+        x = x.reshape(x.shape[0], -1)
+        for width in (120, 84):
+            x = nn.relu(Dense(width)(x))
+        return Dense(self.outputs)(x)
+
+
+class Dense(nn.Module):
+    """Flax's `Dense`, whose bias is added without raising its rank."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """The affine map of the last axis."""
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], self.features), x.dtype)
+        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), x.dtype)
+        return x @ kernel + bias.reshape((1,) * (x.ndim - 1) + bias.shape)
+
+
+class Conv(nn.Module):
+    """A 3 × 3 convolution that equals Flax's `Conv`, and is fast on CPUs too."""
+
+    features: int
+    padding: str
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Images [n, H, W, features] of images [n, H, W, channels]."""
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), (3, 3, x.shape[-1], self.features), x.dtype)
+        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), x.dtype)
+        if self.padding == "SAME":
+            x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        return convolve(x, kernel, (1, 1)) + bias.reshape(1, 1, 1, -1)

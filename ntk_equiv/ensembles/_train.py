@@ -1,0 +1,274 @@
+"""Training an ensemble: the loop over stretches of steps, between which things are written down."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from tqdm.auto import tqdm
+
+from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv.ensembles._batches import Batches, batches_of
+from ntk_equiv.ensembles._checkpoint import Checkpoints, check_same, leaves, like, open_folder
+from ntk_equiv.ensembles._configuration import configuration, fingerprint, first_outputs
+from ntk_equiv.ensembles._history import History, checked_record, curve_steps
+from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of
+from ntk_equiv.ensembles._loop import NEVER, SAMPLES_AT_A_TIME, Member, Task, advanced, created, predicted
+from ntk_equiv.ensembles._losses import LossFn, loss_of
+from ntk_equiv.ensembles._model import model_of
+from ntk_equiv.ensembles._run import Run
+
+CHECKPOINTS_IN_A_RUN = 10
+# What is stored of members.
+PARTS = ("params", "optimizer", "loss", "failed")
+
+
+def train(
+    module: Any,
+    train: Any,
+    /,
+    *,
+    members: int,
+    optimizer: Any,
+    key: jax.Array,
+    steps: int | None = None,
+    epochs: int | None = None,
+    loss: str | LossFn = "mse",
+    reduction: str = "mean",
+    batch_size: int | None = None,
+    augmentation: str = "full",
+    record: Mapping[str, Any] | None = None,
+    record_at: Sequence[int] | None = None,
+    layout: str = "auto",
+    chunk: int | None = None,
+    devices: Sequence[Any] | None = None,
+    progress: bool = False,
+    checkpoint: Any = None,
+    checkpoint_every: int | None = None,
+    resume: bool = False,
+) -> Run:
+    """Train an ensemble: members that differ in their random keys alone.
+
+    The key of a member depends on its number and not on how many there are, nor on devices or chunks. A member whose
+    loss ceases to be finite is reported by a warning, and the others go on.
+
+    Args:
+        module: a Linen module, an NNX factory `rngs -> module`, a pair `(init, apply)` of `init(key, x) -> params` and
+            `apply(params, x) -> outputs`, or a stax triple.
+        train: an augmented set, or a pair `(x, y)`.
+        members: how many.
+        optimizer: from optax.
+        key: a JAX random key.
+        steps: how many steps of the optimizer; this or `epochs`.
+        epochs: how often to go through the data.
+        loss: "mse", ½ (f − y)²; "cross_entropy" for classes; or a function of (outputs, y) that returns one loss per
+            sample.
+        reduction: "mean", over all entries of y (of the batch), or "sum". Theory is "sum" by default.
+        batch_size: samples in a step; all of them unless given.
+        augmentation: of an augmented set: "full", every point under every element in every epoch; or "random", every
+            point under one element of the whole group, which each member draws anew in each epoch. In batches, points
+            are moved when they are needed.
+        record: for each name inputs, whose predictions [members, n, out] are recorded, or a pair of inputs and a
+            function of these predictions, whose result is.
+        record_at: after how many steps; at the end unless given. See `log_steps`.
+        layout: "map" trains one member at a time on each device, "vmap" chunks of them; "auto" chooses by device and
+            size of the network.
+        chunk: members in a chunk.
+        devices: which ones; all of them, of all processes, unless given.
+        progress: whether to show a bar with the time left and the loss.
+        checkpoint: a folder to which the state of the run is written; new or empty, unless `resume`.
+        checkpoint_every: after how many steps; ten times in a run unless given.
+        resume: go on with the run in the folder, if there is one, to the same result to the last bit.
+
+    Returns:
+        The run, with `predict`, `mean`, `subset`, `bootstrap`, `save` and what was recorded.
+
+    Raises:
+        ValueError: settings that do not fit together, or a checkpoint of another configuration.
+        FileExistsError: the folder is not empty, and `resume` is not set.
+        OSError: a checkpoint could not be written; the one before is still there.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from ntk_equiv import augment, ensembles, groups, reps, stax
+        >>> net = stax.serial(stax.Dense(32, b_std=0.1), stax.Relu(), stax.Dense(1))
+        >>> data = augment(jnp.array([[1., 2.]]), jnp.array([[1.]]), reps.regular(groups.cyclic(2)))
+        >>> run = ensembles.train(net, data, members=4, steps=100, optimizer=optax.sgd(0.5), key=jax.random.key(0))
+        >>> run
+        <ensemble of 4 members after 100 steps>
+        >>> print(run.predict(data.x).shape, run.mean(data.x).round(2).ravel())
+        (4, 2, 1) [1. 1.]
+    """
+    members = positive_integer(members, "members")
+    batches, data = batches_of(train, batch_size, augmentation)
+    total = _steps(steps, epochs, batches)
+    task = _task(module, data, batches, optimizer, loss, one_of(reduction, ("mean", "sum"), "reduction"), key)
+    raw = np.asarray(jax.random.key_data(key) if _is_typed(key) else key)
+    wanted, record_steps = checked_record(record, record_at, total)
+    if checkpoint is None and resume:
+        raise refusal("checkpoint", expected="a folder, to resume", got=None, fix="Name the folder of the run.")
+    bytes_each = 0 if layout == "map" else activation_bytes(*_forward(task, data))
+    where = layout_of(members, layout, chunk=chunk, devices=devices, bytes_each=bytes_each)
+    recorded = [{name: fingerprint(x) for name, (x, _) in wanted.items()}, record_steps]
+    described = configuration(task, raw, data, members=members, steps=total, record=recorded)
+    loop = _Training(task, where, total, described, data, raw, wanted, record_steps)
+    if checkpoint is not None:
+        every = max(1, total // CHECKPOINTS_IN_A_RUN) if checkpoint_every is None else checkpoint_every
+        described["first outputs"] = first_outputs(task, data)
+        loop.open(checkpoint, positive_integer(every, "checkpoint_every"), resume=resume)
+    return loop.run(progress=progress)
+
+
+class _Training:
+    """A run under way: its members, how far they are, and where that is written."""
+
+    def __init__(
+        self,
+        task: Task,
+        layout: Layout,
+        total: int,
+        described: dict[str, Any],
+        data: tuple,
+        key: np.ndarray,
+        record: dict[str, tuple[Any, Callable | None]],
+        record_steps: list[int],
+    ) -> None:
+        self.task, self.layout, self.total, self.described = task, layout, total, described
+        self.record, self.record_steps = record, set(record_steps)
+        self.data, self.key = layout.share(data), layout.share(key)
+        self.history, self.step = History(list(record)), 0
+        self.checkpoints: Checkpoints | None = None
+        self.every = 0
+        indices = layout.deal(np.arange(layout.members, dtype=np.int32))
+        example = layout.share(jax.tree.map(lambda leaf: leaf[:1], data[0]))
+        self.members: Member = created(task, layout, indices, self.key, example)
+        self.reported: set[int] = set()
+
+    def open(self, folder: Any, every: int, *, resume: bool) -> None:
+        """Write checkpoints to a folder, and begin with the last one that is there."""
+        self.checkpoints, self.every = open_folder(folder, resume=resume), every
+        if self.checkpoints.latest is None:
+            return
+        arrays, text = self.checkpoints.load()
+        check_same(self.described, text["configuration"], folder)
+        stored = {part: like(getattr(self.members, part), arrays.get(part)) for part in PARTS}
+        self.members = dataclasses.replace(self.members, **self.layout.deal(stored))
+        self.history.restore(arrays.get("history"))
+        self.step = self.checkpoints.latest
+
+    def run(self, *, progress: bool) -> Run:
+        """Train to the end."""
+        try:
+            return self._run(progress=progress)
+        finally:
+            if self.checkpoints is not None:
+                self.checkpoints.close()
+
+    def _run(self, *, progress: bool) -> Run:
+        noted = curve_steps(self.total)
+        saved = set() if self.checkpoints is None else {*range(self.every, self.total, self.every), self.total}
+        stops = sorted(stop for stop in noted | saved | self.record_steps if stop > self.step)
+        if self.step == 0 and 0 in self.record_steps:
+            self._observe()
+        shown = progress and jax.process_index() == 0
+        with tqdm(total=self.total, initial=self.step, unit="step", disable=not shown) as bar:
+            for stop in stops:
+                bounds = self.layout.share((np.int32(self.step), np.int32(stop)))
+                self.members = advanced(self.task, self.layout, self.members, self.key, self.data, *bounds)
+                bar.update(stop - self.step)
+                self.step = stop
+                if stop in noted:
+                    bar.set_postfix(loss=f"{self._note():.3g}")
+                if stop in self.record_steps:
+                    self._observe()
+                if stop in saved:
+                    self._save()
+        failed = self._report()
+        params, count = self.members.params, self.layout.members
+        return Run(self.task.model, count, self.total, self.described, self.layout, self.history, failed, params)
+
+    def _note(self) -> float:
+        """Write down the losses, warn of members that are lost, and return the mean of the others."""
+        losses = self.layout.collect(self.members.loss)
+        self.history.steps.append(self.step)
+        self.history.losses.append(losses)
+        self._report()
+        finite = losses[np.isfinite(losses)]
+        return float(finite.mean()) if finite.size else float("nan")
+
+    def _report(self) -> dict[int, int]:
+        steps = self.layout.collect(self.members.failed)
+        failed = {member: int(step) for member, step in enumerate(steps) if step != NEVER}
+        new = sorted(failed.keys() - self.reported)
+        if new:
+            named = ", ".join(f"{member} (step {failed[member]})" for member in new[:10])
+            more = f" and {len(new) - 10} more" if len(new) > 10 else ""
+            message = f"loss or parameters are no longer finite for member {named}{more}; the others go on. "
+            warnings.warn(message + "A smaller learning rate may help.", RuntimeWarning, stacklevel=4)
+            self.reported |= failed.keys()
+        return failed
+
+    def _observe(self) -> None:
+        """Record predictions, or what is made of them."""
+        self.history.record_steps.append(self.step)
+        for name, (x, function) in self.record.items():
+            params = self.members.params
+            predictions = predicted(self.task.model, self.layout, params, x, SAMPLES_AT_A_TIME)
+            made = predictions if function is None else function(jnp.asarray(predictions))
+            self.history.records[name].append(np.asarray(made))
+
+    def _save(self) -> None:
+        assert self.checkpoints is not None
+        state = self.layout.collect(self.members)
+        parts = {part: leaves(getattr(state, part)) for part in PARTS}
+        arrays = {**parts, "history": self.history.stored()}
+        names = list(self.history.records)
+        text = {"configuration": self.described, "members": self.layout.members, "records": names}
+        self.checkpoints.save(self.step, {name: part for name, part in arrays.items() if part}, text)
+
+
+def _task(
+    module: Any, data: tuple, batches: Batches, optimizer: Any, loss: Any, reduction: str, key: jax.Array
+) -> Task:
+    if not isinstance(optimizer, optax.GradientTransformation):
+        fix = "Pass for example `optax.sgd(0.5)`."
+        raise refusal("optimizer", expected="from optax", got=type(optimizer).__name__, fix=fix, kind=TypeError)
+    model = model_of(module)
+    x, y = data[0], data[1]
+    params = jax.eval_shape(model.init, jax.random.key(0), jax.tree.map(lambda leaf: leaf[:1], x))
+    outputs = jax.eval_shape(model.apply, params, x)
+    if not hasattr(outputs, "shape") or outputs.shape[:1] != y.shape[:1]:
+        got = getattr(outputs, "shape", type(outputs).__name__)
+        fix = "A network returns one array, with the sample axis first."
+        raise refusal("module", expected=f"one with outputs of {y.shape[0]} samples", got=got, fix=fix)
+    return Task(model, optimizer, loss_of(loss, outputs, y), reduction, batches, _impl(key))
+
+
+def _forward(task: Task, data: tuple) -> tuple:
+    """The forward pass of one member on one batch, and its arguments, for an estimate of the memory it takes."""
+    count = task.batches.batch_size or task.batches.size
+    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), data[0])
+    params = jax.eval_shape(task.model.init, jax.random.key(0), x)
+    return task.model.apply, params, x
+
+
+def _steps(steps: int | None, epochs: int | None, batches: Batches) -> int:
+    if (steps is None) == (epochs is None):
+        got = "neither" if steps is None else "both"
+        fix = "Say how many steps, or how many times to go through the data."
+        raise refusal("steps, epochs", expected="given one of them", got=got, fix=fix)
+    if steps is not None:
+        return positive_integer(steps, "steps")
+    return positive_integer(epochs, "epochs") * batches.per_epoch
+
+
+def _is_typed(key: Any) -> bool:
+    return jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+
+
+def _impl(key: Any) -> str:
+    return str(jax.random.key_impl(key if _is_typed(key) else jax.random.key(0)))

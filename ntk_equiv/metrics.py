@@ -1,0 +1,273 @@
+"""How invariant predictions are, measured on orbits.
+
+Predictions come as an array `[members, order, n, ...]`: of every member, at all images ρ_X(g)x of every point. Each
+metric is a number m(x) for one function f and one point,
+
+    `orbit_std`                         std_g f(ρ_X(g)x), averaged over the outputs
+    `relative_orbit_std`                the same, divided by a normaliser (RSD)
+    `orbit_same_prediction`             Σ_g 1[argmax f(ρ_X(g)x) = argmax f(x)]   (OSP, between 1 and |G|)
+    `continuous_orbit_same_prediction`  ∫ dg 1[argmax f(ρ_X(g)x) = argmax f(x)]   (between 0 and 1, from Haar samples)
+    `orbit_mse`                         mean_g |ρ_Y(g)⁻¹ f(ρ_X(g)x) − f(x)|²
+    `symmetric_kl`                      mean_g ½ [KL(p_g ‖ p) + KL(p ‖ p_g)],   p = softmax f(x)
+
+and is reported as an `OrbitMetric`: averaged over the points, for the mean of all members and for each member alone.
+A single function, such as the mean of an infinite ensemble, is an ensemble of one member: `predictions[None]`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ntk_equiv._check import floating, is_concrete, refusal
+from ntk_equiv._typing import Array
+
+QUANTILES = (0.25, 0.5, 0.75)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class OrbitMetric:
+    """A metric averaged over points, with standard errors over these points (NaN if there is but one).
+
+    Attributes:
+        ensemble: of the mean over members.
+        ensemble_error: its standard error.
+        members: of each member, [members].
+        member_errors: their standard errors, [members].
+        points: of the mean over members, at each point, [n].
+        monte_carlo_error: what drawing the group elements adds to the error of `ensemble`; None if all were there.
+    """
+
+    ensemble: Array
+    ensemble_error: Array
+    members: Array
+    member_errors: Array
+    points: Array
+    monte_carlo_error: Array | None = None
+
+    @property
+    def quantiles(self) -> Array:
+        """The 25, 50 and 75 percent quantiles over members, [3].
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> from ntk_equiv.metrics import orbit_std
+            >>> size = jnp.array([1., 2., 3., 4., 5.])[:, None, None]
+            >>> print(orbit_std(jnp.concatenate([-size, size], axis=1)).quantiles)
+            [2. 3. 4.]
+        """
+        return jnp.quantile(self.members, jnp.asarray(QUANTILES, self.members.dtype))
+
+
+def orbit_std(predictions: Any, /) -> OrbitMetric:
+    """The standard deviation across the orbit, averaged over the outputs: 0 for an invariant function.
+
+    The orbit is all there is, so the squared deviations are divided by its size.
+
+    Args:
+        predictions: `[members, order, n, ...]`.
+
+    Returns:
+        The metric, in the units of the predictions.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv.metrics import orbit_std
+        >>> predictions = jnp.array([[[1.], [3.]], [[3.], [1.]]])  # two members that are wrong in opposite ways
+        >>> found = orbit_std(predictions)
+        >>> print(found.ensemble, found.members)
+        0.0 [1. 1.]
+    """
+    return _measured(_std, _orbits(predictions))
+
+
+def relative_orbit_std(predictions: Any, /, *, normalizer: Any) -> OrbitMetric:
+    """The standard deviation across the orbit in units of `normalizer` (RSD).
+
+    Args:
+        predictions: `[members, order, n, ...]`.
+        normalizer: the typical size of the target, a positive number that the caller computes and names: for an
+            energy with mean 0, say its standard deviation over the data, not its mean.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv.metrics import relative_orbit_std
+        >>> print(relative_orbit_std(jnp.array([[[1.], [3.]]]), normalizer=4.0).ensemble)
+        0.25
+    """
+    if is_concrete(normalizer) and not (np.ndim(normalizer) == 0 and 0 < float(normalizer) < np.inf):
+        fix = "Pass the standard deviation, or the root mean square, of the target."
+        raise refusal("normalizer", expected="one positive number", got=repr(normalizer), fix=fix)
+    return _measured(lambda p: _std(p) / normalizer, _orbits(predictions))
+
+
+def orbit_same_prediction(predictions: Any, /, *, identity: int = 0) -> OrbitMetric:
+    """How many images of a point are classified like the point itself, which counts: between 1 and the order (OSP).
+
+    Args:
+        predictions: scores `[members, order, n, ..., classes]`. The ensemble classifies by the mean of what is passed:
+            pass probabilities, or logits, depending on what your ensemble averages.
+        identity: the place of the identity among the elements.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv.metrics import orbit_same_prediction
+        >>> scores = jnp.eye(3)[jnp.array([[[0], [0], [1], [0]]])]  # one point in four positions, three of class 0
+        >>> print(orbit_same_prediction(scores).ensemble)
+        3.0
+    """
+    p = _classes(predictions)
+    if not 0 <= identity < p.shape[1]:
+        fix = "Give the place of the identity in the axis of group elements."
+        raise refusal("identity", expected=f"between 0 and {p.shape[1] - 1}", got=identity, fix=fix)
+    return _measured(lambda p: _per_point(jnp.sum(_same(p, p[identity]), 0)), p)
+
+
+def continuous_orbit_same_prediction(predictions: Any, reference: Any, /) -> OrbitMetric:
+    """The fraction of all rotations under which a point is classified as it is without, from Haar samples.
+
+    Args:
+        predictions: scores `[members, samples, n, ..., classes]` at points moved by elements drawn from the Haar
+            measure, for example by `groups.SO2.sample`.
+        reference: scores `[members, n, ..., classes]` at the points themselves.
+
+    Returns:
+        The metric, between 0 and 1, with the Monte Carlo error of the drawn elements, which all points share.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv.metrics import continuous_orbit_same_prediction
+        >>> scores = jnp.eye(2)[jnp.array([[[0], [0], [1], [0]]])]
+        >>> found = continuous_orbit_same_prediction(scores, jnp.eye(2)[jnp.array([[0]])])
+        >>> print(found.ensemble, found.monte_carlo_error)
+        0.75 0.25
+    """
+    p, still = _classes(predictions), _still(reference, predictions)
+    same = _same(jnp.mean(p, 0), jnp.mean(still, 0))
+    by_element = jnp.mean(same, tuple(range(1, same.ndim)))
+    error = jnp.std(by_element, ddof=1) / jnp.sqrt(len(by_element)) if len(by_element) > 1 else jnp.asarray(jnp.nan)
+    found = _measured(lambda p, still: _per_point(jnp.mean(_same(p, still), 0)), p, still)
+    return dataclasses.replace(found, monte_carlo_error=error)
+
+
+def orbit_mse(predictions: Any, reference: Any, /, rep_y: Any = None, elements: Any = None) -> OrbitMetric:
+    """The mean square deviation of predictions, turned back, from the one at the point itself.
+
+    Args:
+        predictions: `[members, order, n, ..., channels]` at the points moved by the elements.
+        reference: `[members, n, ..., channels]` at the points themselves.
+        rep_y: how the group acts on outputs; not at all unless given.
+        elements: the elements that moved the points: integers of a finite group, all by default, or orthogonal
+            matrices `[order, d, d]` of a continuous one.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import groups, reps
+        >>> from ntk_equiv.metrics import orbit_mse
+        >>> swap = reps.regular(groups.cyclic(2))
+        >>> predictions = jnp.array([[[[1., 2.]], [[2., 4.]]]])  # the second should be 2, 1
+        >>> print(orbit_mse(predictions, predictions[:, 0], swap).ensemble)
+        2.25
+    """
+    p, still = _orbits(predictions), _still(reference, predictions)
+    if rep_y is not None:
+        back = _inverse(rep_y, elements, p.shape[1])
+        p = jax.vmap(rep_y, in_axes=(0, 1), out_axes=1)(back, p)
+    return _measured(lambda p, still: _per_point(jnp.mean(jnp.square(p - still[None]), 0)), p, still)
+
+
+def symmetric_kl(logits: Any, /, *, identity: int = 0) -> OrbitMetric:
+    """The symmetrised Kullback–Leibler divergence between predicted distributions over the orbit, in nats.
+
+    ½ [KL(p_g ‖ p) + KL(p ‖ p_g)], averaged over all g other than the identity (over which it vanishes). The
+    distribution of the ensemble is the mean of those of its members.
+
+    Args:
+        logits: `[members, order, n, ..., classes]`.
+        identity: the place of the identity among the elements.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv.metrics import symmetric_kl
+        >>> p = jnp.array([[[[0.5, 0.5]], [[0.75, 0.25]]]])
+        >>> print(symmetric_kl(jnp.log(p)).ensemble.round(6), (jnp.log(3) / 8).round(6))
+        0.137327 0.137327
+    """
+    log_p = jax.nn.log_softmax(_classes(logits), -1)
+
+    def divergence(log_p: Array) -> Array:
+        others = jnp.delete(log_p, identity, axis=0, assume_unique_indices=True)
+        still = log_p[identity][None]
+        # (p_g − p)(log p_g − log p), with 0 log 0 = 0 in the sum where both vanish
+        weight = jnp.exp(others) - jnp.exp(still)
+        terms = jnp.where(weight == 0, 0, weight * (others - still))
+        return _per_point(jnp.mean(jnp.sum(terms, -1) / 2, 0))
+
+    return _measured(divergence, log_p, mean=lambda p: jax.nn.logsumexp(p, 0) - jnp.log(len(p)))
+
+
+def _measured(measure: Callable[..., Array], *arrays: Array, mean: Callable = lambda p: jnp.mean(p, 0)) -> OrbitMetric:
+    """`measure`, which gives a number per point for one function, of the mean over members and of each of them."""
+    points = measure(*(mean(array) for array in arrays))
+    each = jax.lax.map(lambda one: measure(*one), arrays)
+    return OrbitMetric(jnp.mean(points), _error(points), jnp.mean(each, -1), _error(each), points)
+
+
+def _error(values: Array) -> Array:
+    n = values.shape[-1]
+    return jnp.std(values, -1, ddof=1) / n**0.5 if n > 1 else jnp.full(values.shape[:-1], jnp.nan, values.dtype)
+
+
+def _std(p: Array) -> Array:
+    return _per_point(jnp.std(p, 0))
+
+
+def _same(p: Array, still: Array) -> Array:
+    """Where classes agree, as 0 and 1; a score that is not a number agrees with nothing."""
+    agree = (jnp.argmax(p, -1) == jnp.argmax(still, -1)[None]) & ~jnp.isnan(p).any(-1)
+    return jnp.where(jnp.isnan(still).any(-1)[None], jnp.nan, agree).astype(p.dtype)
+
+
+def _per_point(values: Array) -> Array:
+    """[n, ...] averaged to [n]."""
+    return jnp.mean(values, tuple(range(1, values.ndim)))
+
+
+def _orbits(predictions: Any) -> Array:
+    p = floating(predictions, "predictions")
+    if p.ndim < 3 or 0 in p.shape:
+        fix = "One function alone is an ensemble of one: `predictions[None]`."
+        raise refusal("predictions", expected="[members, order, n, ...], none empty", got=f"shape {p.shape}", fix=fix)
+    return p
+
+
+def _classes(predictions: Any) -> Array:
+    p = _orbits(predictions)
+    if p.ndim < 4 or p.shape[-1] < 2:
+        fix = "The last axis holds the scores of the classes."
+        raise refusal("predictions", expected="[members, order, n, ..., classes]", got=f"shape {p.shape}", fix=fix)
+    return p
+
+
+def _still(reference: Any, predictions: Any) -> Array:
+    still, expected = floating(reference, "reference"), (predictions.shape[0], *predictions.shape[2:])
+    if still.shape != expected:
+        fix = "Predict at the points themselves, which the group has not moved."
+        raise refusal("reference", expected=f"of shape {expected}", got=f"shape {still.shape}", fix=fix)
+    return still
+
+
+def _inverse(rep_y: Any, elements: Any, order: int) -> Any:
+    if elements is None or np.ndim(elements) == 1:
+        elements = np.arange(rep_y.group.order) if elements is None else np.asarray(elements)
+        back = np.asarray(rep_y.group.inverse)[elements]
+    else:
+        back = jnp.swapaxes(jnp.asarray(elements), 1, 2)
+    if len(back) != order:
+        fix = "Pass `elements` if the points were moved by some only."
+        raise refusal("elements", expected=f"{order}, as predictions", got=f"{len(back)} elements", fix=fix)
+    return back

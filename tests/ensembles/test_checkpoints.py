@@ -1,0 +1,192 @@
+"""Runs on disk: interrupted, killed, resumed, refused, saved and loaded."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from ntk_equiv import ensembles, stax
+from ntk_equiv.ensembles import _checkpoint
+from ntk_equiv.ensembles._configuration import probed, rate_and_momentum
+
+ROOT = Path(__file__).parents[2]
+X = np.random.default_rng(0).normal(size=(6, 2))
+Y = X[:, :1]
+ADAM = optax.adam(0.1)
+
+
+def init(key, x):
+    return {"W": jax.random.uniform(key, (x.shape[-1], 1), minval=-1.0)}
+
+
+def apply(params, x):
+    return jnp.tanh(x @ params["W"])
+
+
+NET = (init, apply)
+
+
+def trained(folder=None, data=(X, Y), **changes):
+    settings = {"members": 3, "steps": 20, "optimizer": ADAM, "key": jax.random.key(0), "batch_size": 4}
+    return ensembles.train(NET, data, checkpoint=folder, **settings | {"checkpoint_every": 3} | changes)
+
+
+class Interruption(Exception):
+    pass
+
+
+def interrupted(folder, at, **changes):
+    """A run that stops with an exception when it records after `at` steps."""
+
+    def stop(predictions):
+        raise Interruption
+
+    with pytest.raises(Interruption):
+        trained(folder, record={"x": (X, stop)}, record_at=[at], **changes)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return trained(record={"x": (X, np.asarray)}, record_at=[8])
+
+
+def test_an_interrupted_run_is_resumed_to_the_same_bits(tmp_path, whole):
+    interrupted(tmp_path, 8)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3", "6"]
+    run = trained(tmp_path, resume=True, record={"x": (X, np.asarray)}, record_at=[8])
+    np.testing.assert_array_equal(run.params["W"], whole.params["W"])
+    np.testing.assert_array_equal(run.records["x"], whole.records["x"])
+    np.testing.assert_array_equal(run.curve[1], whole.curve[1])
+    again = trained(tmp_path, resume=True, record={"x": (X, np.asarray)}, record_at=[8])
+    np.testing.assert_array_equal(again.params["W"], whole.params["W"])
+
+
+def test_a_run_killed_at_random_moments_is_resumed_to_the_same_bits():
+    command = [sys.executable, "-m", "tests.ensembles.killed", "--kills", "5"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert "killed 5 times" in done.stdout
+    assert "equal: True" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"members": 4}, "members: 4 instead of 3"),
+        ({"steps": 30}, "steps: 30 instead of 20"),
+        ({"key": jax.random.key(1)}, "key: "),
+        ({"optimizer": optax.adam(0.2)}, "optimizer: "),
+        ({"batch_size": None}, "batch_size: null instead of 4"),
+        ({"reduction": "sum"}, 'reduction: "sum" instead of "mean"'),
+        ({"data": (X, -Y)}, "data: "),
+    ],
+)
+def test_another_configuration_is_refused(tmp_path_factory, changes, difference):
+    folder = tmp_path_factory.getbasetemp() / "refused"
+    if not folder.exists():
+        interrupted(folder, 8)
+    with pytest.raises(ValueError, match=f"of this very run, got .*{difference}"):
+        trained(folder, resume=True, record={"x": X}, record_at=[8], **changes)
+
+
+def test_another_network_is_refused(tmp_path):
+    trained(tmp_path)
+    other = (init, lambda params, x: jnp.sin(x @ params["W"]))
+    with pytest.raises(ValueError, match="the network computes something else"):
+        ensembles.train(
+            other,
+            (X, Y),
+            members=3,
+            steps=20,
+            optimizer=ADAM,
+            key=jax.random.key(0),
+            batch_size=4,
+            checkpoint=tmp_path,
+            resume=True,
+        )
+
+
+def test_a_folder_that_is_in_use_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(FileExistsError, match="a new or empty folder"):
+        trained(tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, whole, monkeypatch):
+    save = _checkpoint.Checkpoints.save
+
+    def full(self, step, arrays, text):
+        # Writing fails inside of orbax, at the second checkpoint.
+        if step >= 6:
+            monkeypatch.setattr(self._manager, "save", no_space)
+        save(self, step, arrays, text)
+
+    def no_space(*args, **kwargs):
+        raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
+
+    monkeypatch.setattr(_checkpoint.Checkpoints, "save", full)
+    with pytest.raises(OSError, match=r"step 6 could not be written.*No space.*complete checkpoint of step 3"):
+        trained(tmp_path, record={"x": (X, np.asarray)}, record_at=[8])
+    monkeypatch.undo()
+    run = trained(tmp_path, resume=True, record={"x": (X, np.asarray)}, record_at=[8])
+    np.testing.assert_array_equal(run.params["W"], whole.params["W"])
+
+
+def test_nothing_is_pickled(tmp_path, whole):
+    whole.save(tmp_path / "run")
+    for path in (tmp_path / "run").rglob("*"):
+        assert path.suffix not in {".pkl", ".pickle"}
+        assert path.is_dir() or not path.read_bytes().startswith(b"\x80\x04")
+
+
+def test_runs_are_saved_and_loaded(tmp_path, whole):
+    whole.save(tmp_path / "run")
+    loaded = ensembles.Run.load(tmp_path / "run", NET)
+    np.testing.assert_array_equal(loaded.predict(X), whole.predict(X))
+    np.testing.assert_array_equal(loaded.records["x"], whole.records["x"])
+    np.testing.assert_array_equal(loaded.curve[1], whole.curve[1])
+    assert repr(loaded) == repr(whole)
+    assert loaded.configuration == whole.configuration
+    whole.subset([2, 0]).save(tmp_path / "part")
+    np.testing.assert_array_equal(
+        ensembles.Run.load(tmp_path / "part", NET).predict(X), whole.predict(X)[np.array([2, 0])]
+    )
+    with pytest.raises(ValueError, match="one with parameters"):
+        ensembles.Run.load(tmp_path / "run", (lambda key, x: {"V": jnp.ones((2, 1))}, apply))
+    with pytest.raises(FileNotFoundError, match="one with a run in it"):
+        ensembles.Run.load(tmp_path / "nowhere", NET)
+    with pytest.raises(FileExistsError, match="a new or empty folder"):
+        whole.save(tmp_path / "run")
+
+
+def test_runs_on_graphs_are_loaded(tmp_path):
+    graphs = stax.Graph.of(np.ones((2, 3, 2)), np.ones((2, 3, 3)))
+    net = (lambda key, x: {"W": jnp.ones((2, 1))}, lambda p, x: (x.adjacency @ x.nodes @ p["W"]).sum(1))
+    run = ensembles.train(
+        net, (graphs, np.ones((2, 1))), members=1, steps=1, optimizer=optax.sgd(1e-3), key=jax.random.key(0)
+    )
+    run.save(tmp_path / "run")
+    np.testing.assert_array_equal(ensembles.Run.load(tmp_path / "run", net).predict(graphs), run.predict(graphs))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "found"),
+    [
+        (optax.sgd(0.3), (0.3, 0.0)),
+        (optax.sgd(1e-3, momentum=0.9), (1e-3, 0.9)),
+        (optax.sgd(0.3, momentum=0.9, nesterov=True), None),
+        (optax.adam(0.3), None),
+        (optax.sgd(optax.exponential_decay(0.3, 1, 0.5)), None),
+        (optax.adamw(0.3), None),
+        (optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.3)), None),
+        (optax.chain(optax.clip(0.5), optax.sgd(0.3)), None),
+    ],
+)
+def test_gradient_descent_is_recognised_by_what_it_does(optimizer, found):
+    assert rate_and_momentum(probed(optimizer)) == found

@@ -1,0 +1,105 @@
+"""The same results on one device, on four, and in two processes."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import export
+
+from ntk_equiv import augment, ensembles, groups, reps
+from ntk_equiv.ensembles._batches import batches_of
+from ntk_equiv.ensembles._layout import layout_of
+from ntk_equiv.ensembles._loop import Task
+from ntk_equiv.ensembles._losses import cross_entropy
+from ntk_equiv.ensembles._model import model_of
+from tests.ensembles.spread import results
+from tests.tolerances import assert_close
+
+ROOT = Path(__file__).parents[2]
+ROUNDING = {"float64": 1e-13}
+
+
+def started(*arguments):
+    command = [sys.executable, "-m", "tests.ensembles.spread", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def finished(process):
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors[-3000:]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return results()
+
+
+def assert_same(found, alone):
+    for name in ("first", "second", "predictions", "records", "losses"):
+        assert_close(found[name], alone[name], ROUNDING)
+
+
+def test_four_devices_give_the_same(tmp_path, alone):
+    finished(started(tmp_path / "four.npz", "--devices", 4))
+    found = np.load(tmp_path / "four.npz")
+    assert str(found["layout"]) == "<6 members, 2 at a time on each of 4 cpu devices>"
+    assert_same(found, alone)
+
+
+def test_two_processes_give_the_same_and_can_be_resumed_by_one(tmp_path, alone):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    shared = ("--address", address, "--checkpoint", tmp_path / "run", "--process")
+    both = [started(tmp_path / "two.npz", *shared, process) for process in (0, 1)]
+    for process in both:
+        finished(process)
+    found = np.load(tmp_path / "two.npz")
+    assert str(found["layout"]) == "<6 members, 3 at a time on each of 2 cpu devices>"
+    assert_same(found, alone)
+    resumed = results(tmp_path / "run", resume=True)
+    for name in ("first", "second", "records", "losses"):
+        np.testing.assert_array_equal(resumed[name], found[name])
+
+
+def test_chunks_leave_room_and_are_equal():
+    assert layout_of(100, "vmap", bytes_each=2**30 // 60).chunk == 50
+    assert layout_of(100, "vmap", bytes_each=2**40).chunk == 1
+    assert layout_of(3, "vmap", chunk=8).chunk == 3
+    assert layout_of(100, bytes_each=2**10).chunk == 8
+    assert layout_of(100, bytes_each=2**20).chunk == 1
+    assert layout_of(5, chunk=2).padded == 6
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_training_lowers_for_accelerators(platform, steps_of_training):
+    function, arguments = steps_of_training
+    lowered = export.export(jax.jit(function), platforms=[platform])(*arguments)
+    assert lowered.platforms == (platform,)
+    # What is convolved is convolved by XLA there, not by our products.
+    assert "stablehlo.convolution" in lowered.mlir_module()
+
+
+@pytest.fixture
+def steps_of_training():
+    """A stretch of vmapped training of a convolutional network, with its arguments."""
+    x, y = np.ones((3, 10, 10, 1), np.float32), np.zeros(3, np.int32)
+    batches, data = batches_of(augment(x, y, reps.rot90(groups.cyclic(4))), 4, "full")
+    key = jax.random.key_data(jax.random.key(0))
+    model = model_of(ensembles.fashion_cnn())
+    task = Task(model, optax.adam(1e-3), cross_entropy, "mean", batches, "threefry2x32")
+
+    def steps(indices, data, start, stop):
+        members = jax.vmap(lambda index: task.born(index, key, data[0][:1]))(indices)
+        return jax.vmap(lambda member: task.trained(member, key, data, start, stop))(members)
+
+    data = jax.tree.map(jnp.asarray, data)
+    return steps, (jnp.arange(2, dtype=jnp.int32), data, jnp.int32(0), jnp.int32(2))

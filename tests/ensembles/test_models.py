@@ -1,0 +1,140 @@
+"""Every kind of network trains, in the same way."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from ntk_equiv import ensembles, stax
+from ntk_equiv.ensembles._model import model_of
+from tests.tolerances import assert_close
+
+RNG = np.random.default_rng(0)
+X, Y = jnp.asarray(RNG.normal(size=(6, 3))), jnp.asarray(RNG.normal(size=(6, 2)))
+W1, W2 = jnp.asarray(RNG.normal(size=(3, 4))), jnp.asarray(RNG.normal(size=(4, 2)))
+
+
+class Linen(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.relu(x @ self.param("W1", lambda key: W1))
+        return x @ self.param("W2", lambda key: W2)
+
+
+class NNX(nnx.Module):
+    def __init__(self, rngs):
+        self.W1, self.W2 = nnx.Param(W1), nnx.Param(W2)
+
+    def __call__(self, x):
+        return nn.relu(x @ self.W1[...]) @ self.W2[...]
+
+
+PAIR = (lambda key, x: {"W1": W1, "W2": W2}, lambda p, x: nn.relu(x @ p["W1"]) @ p["W2"])
+STAX = (lambda key, shape: ((-1, 2), (W1, W2)), lambda p, x: nn.relu(x @ p[0]) @ p[1], None)
+
+
+def test_all_kinds_give_the_same_curve_from_the_same_parameters():
+    optimizer, key = optax.adam(0.05), jax.random.key(0)
+    runs = [
+        ensembles.train(module, (X, Y), members=2, steps=20, batch_size=4, optimizer=optimizer, key=key)
+        for module in (Linen(), NNX, PAIR, STAX)
+    ]
+    for run in runs:
+        assert run.curve[0].tolist() == [10, 20]
+        assert_close(run.curve[1], runs[0].curve[1])
+        assert_close(run.predict(X), runs[0].predict(X))
+        leaves = zip(jax.tree.leaves(run.params), jax.tree.leaves(runs[0].params), strict=True)
+        for ours, first in leaves:
+            assert_close(ours, first)
+    assert np.abs(runs[0].curve[1][:, 0] - runs[0].curve[1][:, 1]).min() > 0  # own batches
+
+
+def test_a_triple_and_its_flax_module_have_the_same_law():
+    net = stax.serial(stax.Dense(50, 1.3, 0.2), stax.Erf(), stax.Dense(2))
+    key = jax.random.key(3)
+    module = ensembles.to_flax(net)
+    params = module.init(key, X)["params"]["net"]
+    samples = model_of(net).init(key, X)
+    assert jax.tree.structure(params) == jax.tree.structure(samples)
+    assert_close(module.apply({"params": {"net": params}}, X), net[1](params, X))
+    for leaf in jax.tree.leaves(params):
+        assert abs(leaf.mean()) < 5 / np.sqrt(leaf.size)
+        assert abs(leaf.var() - 1) < 5 * np.sqrt(2 / leaf.size)
+
+
+class FlaxCNN(nn.Module):
+    """The paper's networks, from Flax's own layers."""
+
+    channels: tuple
+    padding: str
+    pools: int
+
+    @nn.compact
+    def __call__(self, x):
+        for i, channels in enumerate(self.channels):
+            x = nn.relu(nn.Conv(channels, (3, 3), padding=self.padding, name=f"Conv_{i}", param_dtype=x.dtype)(x))
+            x = nn.max_pool(x, (2, 2), (2, 2)) if i < self.pools else x
+        x = x.reshape(len(x), -1)
+        for i, width in enumerate((120, 84)):
+            x = nn.relu(nn.Dense(width, name=f"Dense_{i}", param_dtype=x.dtype)(x))
+        return nn.Dense(10, name="Dense_2", param_dtype=x.dtype)(x)
+
+
+@pytest.mark.parametrize(
+    ("ours", "flax", "size", "wrapped"),
+    [
+        (ensembles.fashion_cnn(), FlaxCNN((6, 16), "VALID", 2), 14, jax.value_and_grad),
+        (ensembles.histology_cnn(10, pools=3), FlaxCNN((6, 16, 26, 36, 46, 56), "SAME", 3), 9, lambda f: f),
+    ],
+)
+def test_the_papers_networks_equal_those_of_flax(ours, flax, size, wrapped):
+    x = jnp.asarray(RNG.normal(size=(2, size, size, 1)))
+    shapes = jax.eval_shape(ours.init, jax.random.key(0), x)
+    variables = jax.tree.map(lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape)) / leaf.size**0.25, shapes)
+    with jax.numpy_rank_promotion("allow"):
+        theirs = jax.jit(wrapped(lambda p: jnp.sum(flax.apply(p, x) ** 2)))(variables)
+    found = jax.jit(wrapped(lambda p: jnp.sum(ours.apply(p, x) ** 2)))(variables)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(theirs), strict=True):
+        assert_close(a, b)
+
+
+class WithStatistics(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.BatchNorm(use_running_average=False)(x)
+
+
+class WithDropout(nnx.Module):
+    def __init__(self, rngs):
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x):
+        return self.dropout(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "error", "message"),
+    [
+        (NNX(nnx.Rngs(0)), TypeError, "pass a factory"),
+        (Linen, TypeError, "Call a Linen class"),
+        (3, TypeError, "a Linen module, an NNX factory"),
+        (WithStatistics(), ValueError, "batch_stats"),
+        (WithDropout, ValueError, "Rng"),
+    ],
+)
+def test_modules_that_do_not_fit_are_refused(module, error, message):
+    with jax.numpy_rank_promotion("allow"), pytest.raises(error, match=message):
+        ensembles.train(module, (X, Y), members=1, steps=1, optimizer=optax.sgd(0.1), key=jax.random.key(0))
+
+
+def test_what_is_no_triple_has_no_flax_module():
+    with pytest.raises(ValueError, match="a triple"):
+        ensembles.to_flax(stax.Dense)
+
+
+def test_a_network_has_at_most_six_pools():
+    with pytest.raises(ValueError, match="between 0 and 6"):
+        ensembles.histology_cnn(pools=7)

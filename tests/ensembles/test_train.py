@@ -1,0 +1,252 @@
+"""Training against plain loops, and what a run does not depend on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from ntk_equiv import augment, ensembles, groups, reps
+from ntk_equiv.ensembles._batches import batches_of
+from ntk_equiv.ensembles._losses import cross_entropy, mse, reduced
+from tests.tolerances import assert_close
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(5, 2)), RNG.normal(size=(5, 1))
+REP = reps.matrix(groups.SO2.finite(4))
+KEY = jax.random.key(7)
+
+
+def init(key, x):
+    # Uniform numbers compile much faster than normal ones.
+    return {"W": jax.random.uniform(key, (x.shape[-1], 1), minval=-1.0), "b": jnp.zeros((1, 1))}
+
+
+def apply(params, x):
+    return jnp.tanh(x @ params["W"]) + params["b"]
+
+
+TANH = (init, apply)
+SGD = optax.sgd(0.3)
+
+
+def settings(**changes):
+    return {"members": 3, "steps": 6, "optimizer": SGD, "key": KEY} | changes
+
+
+def start(member):
+    """The initial parameters of a member, by the rule that is documented: its key is folded in from its number."""
+    initial, _ = jax.random.split(jax.random.fold_in(KEY, member))
+    return jax.tree.map(np.asarray, init(initial, X))
+
+
+def descent(W, b, x, y, steps, rate, normalizer):
+    """Gradient descent on ½ Σ (tanh(xW) + b − y)² / normalizer, in NumPy."""
+    for _ in range(steps):
+        hidden = np.tanh(x @ W)
+        residual = (hidden + b - y) / normalizer
+        W, b = W - rate * x.T @ (residual * (1 - hidden**2)), b - rate * residual.sum(keepdims=True)
+    return W, b
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_full_batches_are_gradient_descent(reduction):
+    train = augment(X, Y, REP)
+    rate = 0.3 if reduction == "mean" else 0.3 / 20
+    run = ensembles.train(TANH, train, **settings(optimizer=optax.sgd(rate), reduction=reduction))
+    x, y = np.asarray(train.x), np.asarray(train.y)
+    for member in range(3):
+        begin = start(member)
+        W, b = descent(begin["W"], begin["b"], x, y, 6, rate, 20 if reduction == "mean" else 1)
+        assert_close(run.params["W"][member], W)
+        assert_close(run.params["b"][member], b)
+    assert_close(run.predict(X), np.tanh(X @ run.params["W"]) + run.params["b"])
+    assert_close(run.mean(X), np.asarray(run.predict(X)).mean(0))
+
+
+def test_members_do_not_depend_on_layout_chunk_or_number():
+    run = ensembles.train(TANH, (X, Y), **settings(batch_size=2, layout="map"))
+    for changes in ({"layout": "auto"}, {"layout": "auto", "chunk": 2}):
+        other = ensembles.train(TANH, (X, Y), **settings(batch_size=2) | changes)
+        assert other.layout.chunk == changes.get("chunk", 3)
+        for name in ("W", "b"):
+            assert_close(other.params[name], run.params[name], {"float64": 1e-13})
+    larger = ensembles.train(TANH, (X, Y), **settings(batch_size=2, members=5, layout="map"))
+    for name in ("W", "b"):
+        np.testing.assert_array_equal(larger.params[name][:3], run.params[name])
+        np.testing.assert_array_equal(larger.subset([0, 2]).params[name], run.params[name][[0, 2]])
+    assert_close(larger.subset([4, 1]).predict(X), larger.predict(X)[np.array([4, 1])])
+
+
+def test_layouts_say_what_they_are():
+    layout = ensembles.train(TANH, (X, Y), **settings(steps=1, chunk=2)).layout
+    assert repr(layout) == "<3 members, 2 at a time on each of 1 cpu device>"
+    assert layout.padded == 4
+
+
+@pytest.mark.parametrize("batch_size", [4, 6, 20])
+def test_an_epoch_is_every_point_under_every_element_once(batch_size):
+    train = augment(X, Y * np.ones((1, 2)), REP, REP)
+    batches, data = batches_of(train, batch_size, "full")
+    data = jax.tree.map(jnp.asarray, data)
+    take = jax.jit(lambda order, step: batches.take(data, KEY, order, step))
+    for epoch in range(2):
+        seen = []
+        for step in range(epoch * batches.per_epoch, (epoch + 1) * batches.per_epoch):
+            x, y, weights = take(batches.shuffled(KEY, step), step)
+            kept = np.ones(len(x), bool) if weights is None else np.asarray(weights) == 1
+            seen.append(np.concatenate([x, y], axis=1)[kept])
+        whole = np.concatenate([train.x, train.y], axis=1)
+        order = lambda rows: rows[np.lexsort(rows.round(9).T)]  # noqa: E731
+        assert_close(order(np.concatenate(seen)), order(whole), {"float64": 1e-14})
+
+
+def test_random_augmentation_draws_from_the_whole_group():
+    train = augment(X, Y, REP, elements=[0])
+    batches, data = batches_of(train, None, "random")
+    data = jax.tree.map(jnp.asarray, data)
+    draws = jax.jit(jax.vmap(lambda step: batches.take(data, KEY, jnp.zeros(0), step)[0][0]))(jnp.arange(400))
+    counts = [np.isclose(draws, REP(g, X[0])).all(1).sum() for g in range(4)]
+    assert sum(counts) == 400
+    assert max(abs(np.array(counts) - 100)) < 5 * np.sqrt(400 * 0.25 * 0.75)
+    continuous, data = batches_of(augment(X, Y, reps.matrix(groups.SO2), elements=np.eye(2)[None]), 3, "random")
+    data = jax.tree.map(jnp.asarray, data)
+    x, _, weights = continuous.take(data, KEY, continuous.shuffled(KEY, 1), 1)
+    assert weights.tolist() == [1, 1, 0]
+    assert_close(np.linalg.norm(x, axis=1), np.linalg.norm(X, axis=1)[continuous.shuffled(KEY, 1)[3:]])
+
+
+def test_losses_and_their_reductions():
+    outputs, y = jnp.asarray(RNG.normal(size=(4, 3))), jnp.asarray(RNG.normal(size=(4, 3)))
+    kept, weights = slice(0, 3), jnp.array([1, 1, 1, 0], jnp.float32)
+    square = (np.asarray(outputs) - np.asarray(y)) ** 2 / 2
+    assert_close(reduced(mse(outputs, y), None, "mean"), square.mean())
+    assert_close(reduced(mse(outputs, y), None, "sum"), square.sum())
+    assert_close(reduced(mse(outputs, y), weights, "mean"), square[kept].mean())
+    labels, p = np.array([0, 2, 1, 1]), np.exp(outputs) / np.exp(outputs).sum(1, keepdims=True)
+    entropy = -np.log(p[np.arange(4), labels])
+    assert_close(reduced(cross_entropy(outputs, jnp.asarray(labels)), weights, "mean"), entropy[kept].mean())
+    assert_close(reduced(cross_entropy(outputs, jnp.eye(3)[labels]), weights, "sum"), entropy[kept].sum())
+
+
+def test_classes_are_learnt():
+    def classify(params, x):
+        return apply(params, x) * jnp.array([[1.0, -1.0]])
+
+    labels = (X[:, 0] < 0).astype(int)
+    run = ensembles.train(
+        (init, classify),
+        augment(X, labels, reps.trivial(groups.cyclic(2))),
+        **settings(loss="cross_entropy", epochs=30, steps=None, batch_size=4, optimizer=optax.adam(0.1)),
+    )
+    assert run.steps == 90
+    assert (np.argmax(run.mean(X), 1) == labels).all()
+
+
+def broken(key, x):
+    params = init(key, x)
+    return params | {"W": jnp.where(params["W"][0] > 0.2, jnp.nan, params["W"])}
+
+
+def test_a_member_that_is_lost_is_named_and_the_others_go_on():
+    lost = [member for member in range(6) if start(member)["W"][0] > 0.2]
+    assert 0 < len(lost) < 6
+    with pytest.warns(RuntimeWarning, match=rf"member {lost[0]} \(step 0\).*the others go on"):
+        run = ensembles.train((broken, apply), (X, Y), **settings(members=6))
+    assert dict(run.failed) == dict.fromkeys(lost, 0)
+    assert np.isnan(run.predict(X)).any((1, 2)).nonzero()[0].tolist() == lost
+    assert np.isfinite(run.mean(X)).all()
+    assert repr(run) == f"<ensemble of 6 members after 6 steps, {len(lost)} of them not finite>"
+    assert dict(run.subset([lost[0], run.finished[0]]).failed) == {0: 0}
+
+
+def test_records_are_made_when_asked_for(capsys):
+    at = ensembles.log_steps(12, 4)
+    assert at == [0, 1, 3, 12]
+    record = {"all": X, "spread": (X, lambda p: p.std(0).max())}
+    run = ensembles.train(TANH, (X, Y), **settings(steps=12, record=record, record_at=at, progress=True))
+    assert run.record_steps.tolist() == at
+    assert run.records["all"].shape == (4, 3, 5, 1)
+    assert_close(run.records["all"][-1], run.predict(X))
+    assert_close(run.records["spread"], run.records["all"].std(1).max((1, 2)))
+    initial = [apply(start(member), X) for member in range(3)]
+    assert_close(run.records["all"][0], initial)
+    assert run.curve[0].tolist() == [10, 12]
+    shown = capsys.readouterr().err
+    assert "12/12" in shown
+    assert "loss=" in shown
+
+
+def test_predictions_do_not_depend_on_batches():
+    run = ensembles.train(TANH, (X, Y), **settings(steps=1))
+    assert_close(run.predict(X, batch_size=2), run.predict(X))
+    with pytest.raises(ValueError, match="at least one sample"):
+        run.predict(X[:0])
+
+
+def test_smaller_ensembles_scatter_as_they_should():
+    predictions = jnp.asarray(RNG.normal(size=(500, 1)))
+    found = ensembles.bootstrapped(predictions, sizes=(8,), draws=500, key=KEY)
+    for size, means in found.items():
+        variance = np.var(predictions) / size
+        assert abs(means.mean() - predictions.mean()) < 5 * np.sqrt(variance / 500)
+        assert abs(means.var() / variance - 1) < 5 * np.sqrt(2 / 500)
+    run = ensembles.train(TANH, (X, Y), **settings(steps=1))
+    assert run.bootstrap(X, sizes=[2], draws=3, key=KEY)[2].shape == (3, 5, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"members": 0}, ValueError, "`members` must be a positive integer, got 0"),
+        ({"steps": None}, ValueError, "given one of them, got neither"),
+        ({"epochs": 1}, ValueError, "got both"),
+        ({"batch_size": 6}, ValueError, "at most the 5 samples there are, got 6"),
+        ({"batch_size": 0}, ValueError, "`batch_size` must be a positive integer"),
+        ({"loss": "mae"}, ValueError, "one of mse, cross_entropy"),
+        ({"loss": "cross_entropy"}, ValueError, "labels for loss="),
+        ({"loss": lambda f, y: jnp.mean(f)}, ValueError, "losses of 5 samples"),
+        ({"reduction": "max"}, ValueError, "`reduction` must be one of"),
+        ({"augmentation": "random"}, ValueError, "an augmented set"),
+        ({"optimizer": 0.1}, TypeError, "from optax"),
+        ({"resume": True}, ValueError, "a folder, to resume"),
+        ({"record": {"x": X}, "record_at": [7]}, ValueError, "steps from 0 to 6"),
+        ({"layout": "map", "chunk": 2}, ValueError, "Chunks are for"),
+        ({"layout": "scan"}, ValueError, "`layout` must be one of"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(changes, error, message):
+    with pytest.raises(error, match=message):
+        ensembles.train(TANH, (X, Y), **settings() | changes)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((X, np.zeros((5, 2))), r"outputs of the shape of y, \(5, 2\), got \(5, 1\)"),
+        ((X, np.zeros(5, int)), "floating-point labels"),
+        ((X, Y[:4]), "equally many samples"),
+        ((X[:0], Y[:0]), "one at least"),
+        (X, "an augmented set or a pair"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(data, message):
+    with pytest.raises(ValueError, match=message):
+        ensembles.train(TANH, data, **settings())
+
+
+def test_one_channel_need_not_have_an_axis():
+    run = ensembles.train(TANH, (X, Y[:, 0]), **settings())
+    assert_close(run.predict(X), ensembles.train(TANH, (X, Y), **settings()).predict(X))
+
+
+def test_members_that_are_not_there_are_refused():
+    run = ensembles.train(TANH, (X, Y), **settings(steps=1))
+    with pytest.raises(ValueError, match="some of the numbers below 3"):
+        run.subset([3])
+
+
+def test_cores_cannot_be_divided_any_more():
+    jax.devices()
+    with pytest.raises(RuntimeError, match="before JAX is"):
+        ensembles.use_cores(len(jax.devices()) + 1)

@@ -1,0 +1,150 @@
+"""Real ensembles obey the theory: wide ones that of infinite width, narrow ones the law that holds at any width."""
+
+import dataclasses
+import types
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from ntk_equiv import InfiniteEnsemble, augment, ensembles, filters, groups, metrics, reps, stax
+
+C4 = reps.matrix(groups.SO2.finite(4))
+RNG = np.random.default_rng(1)
+X, Y = RNG.normal(size=(4, 2)), RNG.normal(size=(4, 1))
+X_TEST = RNG.normal(size=(3, 2))
+ORBITS = np.asarray(C4.orbit(X_TEST)).reshape(12, 2)
+RATE, STEPS, MEMBERS, WIDTH = 1.0, 8, 256, 1024
+# What finite width may add, as a fraction of the largest mean and variance: measured below is 1.1 and 1.8 over width.
+ALLOWANCE = 2 / WIDTH
+
+
+def network(width):
+    return stax.serial(stax.Dense(width, 1.4, 0.3), stax.Relu(), stax.Dense(1, 1.0, 0.2))
+
+
+def trained(width, members=MEMBERS):
+    data, optimizer, key = augment(X, Y, C4), optax.sgd(RATE), jax.random.key(2)
+    return ensembles.train(network(width), data, members=members, steps=STEPS, optimizer=optimizer, key=key)
+
+
+@pytest.fixture(scope="module")
+def wide():
+    return trained(WIDTH)
+
+
+@pytest.fixture(scope="module")
+def ens():
+    descent = filters.gradient_descent(RATE)
+    return InfiniteEnsemble(network(1).kernel_fn, augment(X, Y, C4), descent, reduction="mean")
+
+
+def test_mean_and_variance_of_wide_networks_are_those_of_theory(wide, ens):
+    found = ensembles.compare_with_theory(wide, ens, ORBITS, STEPS)
+    assert found.members == MEMBERS
+    assert found.holds(5, allowance=ALLOWANCE), (found.mean, found.var)
+    assert found.mean.overall < 2
+    assert found.var.overall < 2
+
+
+def test_the_comparison_notices_other_training(wide, ens):
+    """It has teeth: theory at half the time is refused by the numbers."""
+    half = types.SimpleNamespace(
+        reduction="mean",
+        filter=ens.filter,
+        train=ens.train,
+        mean=lambda x, t: ens.mean(x, t // 2),
+        var=lambda x, t: ens.var(x, t // 2),
+    )
+    assert not ensembles.compare_with_theory(wide, half, ORBITS).holds(5, allowance=ALLOWANCE)
+
+
+def test_the_deviation_from_theory_falls_as_one_over_width(ens):
+    trend = ensembles.compare_with_theory({width: trained(width, 4096) for width in (16, 32)}, ens, ORBITS)
+    assert trend.widths == (16, 32)
+    assert trend.comparisons[0].mean.overall > 4
+    assert trend.comparisons[0].var.overall > 4
+    scales = np.abs(ens.mean(ORBITS, STEPS)).max(), ens.var(ORBITS, STEPS).max()
+    for (a, error, chi2), scale in zip((trend.mean, trend.var), scales, strict=True):
+        assert a.shape == error.shape == (12, 1)
+        assert chi2 < 2
+        assert np.abs(a).max() < ALLOWANCE * WIDTH * scale + 5 * error.max()
+
+
+def test_the_invariance_error_of_the_mean_falls_with_the_root_of_the_members(wide, ens):
+    predictions = np.asarray(wide.predict(ORBITS)).reshape(MEMBERS, 4, 3)
+    cov = np.asarray(ens.cov(ORBITS, STEPS)).reshape(4, 3, 4, 3)
+    single = np.mean([cov[1, i, 1, i] + cov[0, i, 0, i] - 2 * cov[1, i, 0, i] for i in range(3)])
+    for size in (1, 4, 16, 64):
+        means = predictions.reshape(MEMBERS // size, size, 4, 3).mean(1)
+        squares = np.mean((means[:, 1] - means[:, 0]) ** 2, axis=1)
+        error = squares.std(ddof=1) / np.sqrt(len(squares))
+        assert abs(squares.mean() - single / size) < 5 * error + ALLOWANCE * single / size
+    found = metrics.orbit_std(predictions)
+    assert found.ensemble < 3 * found.quantiles[1] / np.sqrt(MEMBERS)
+
+
+def test_metrics_see_the_ensemble_as_more_invariant_than_its_members(wide):
+    found = metrics.orbit_std(np.asarray(wide.predict(ORBITS)).reshape(MEMBERS, 4, 3))
+    assert found.ensemble < found.members.min()
+
+
+ADAM_UPDATES = [-0.5, 0.2, -0.1, -0.4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "filter", "message"),
+    [
+        ({"reduction": "sum"}, None, "reduction 'sum', the infinite ensemble 'mean'"),
+        ({"optimizer": [-0.5, 0.25, -0.125, -1.0]}, None, r"rate and momentum \(0.5, 0.0\)"),
+        ({"optimizer": ADAM_UPDATES}, None, "not gradient descent"),
+        ({"batch_size": 4}, None, "saw batches"),
+        ({"augmentation": "random"}, None, "saw batches"),
+        ({"loss": "huber_loss"}, None, "the run has loss 'huber_loss'"),
+        ({"data": "0123"}, None, "different data"),
+        ({}, filters.ridge(1.0), "the infinite ensemble by Ridge"),
+        ({}, filters.momentum(RATE, 0.5), r"infinite ensemble \(1.0, 0.5\)"),
+    ],
+)
+def test_what_was_not_trained_alike_is_not_compared(wide, ens, changes, filter, message):
+    run = dataclasses.replace(wide, configuration=wide.configuration | changes)
+    theory = types.SimpleNamespace(reduction="mean", filter=filter or ens.filter, train=ens.train)
+    with pytest.raises(ValueError, match=message):
+        ensembles.compare_with_theory(run, theory, ORBITS)
+
+
+def test_other_times_and_single_members_are_not_compared(wide, ens):
+    with pytest.raises(ValueError, match="the run has 8 steps, t is 9"):
+        ensembles.compare_with_theory(wide, ens, ORBITS, 9)
+    with pytest.raises(ValueError, match="at least 2 members"):
+        ensembles.compare_with_theory(wide.subset([0]), ens, ORBITS)
+
+
+# Width 4, where theory at infinite width says nothing.
+VECTORS = RNG.normal(size=(4, 2))
+NARROW = stax.serial(stax.Dense(4, 1.4, 0.3), stax.Relu(), stax.Dense(2, 1.0, 0.2))
+SGD = optax.sgd(0.8)
+
+
+def signed_errors(elements=None, **changes):
+    """f̂(gx) − ρ_Y(g) f̂(x) for quarter turns g, in standard errors over 2000 members of width 4 with vector outputs."""
+    data = augment(X, VECTORS, C4, C4, elements=elements)
+    settings = {"members": 2000, "steps": 10, "optimizer": SGD, "key": jax.random.key(3)} | changes
+    run = ensembles.train(NARROW, data, **settings)
+    predictions = run.predict(np.concatenate([X_TEST, C4(1, X_TEST)]))
+    errors = np.asarray(predictions[:, 3:] - C4(1, predictions[:, :3]))
+    return errors.mean(0) / (errors.std(0, ddof=1) / np.sqrt(len(errors)))
+
+
+def test_narrow_ensembles_are_equivariant_in_the_mean():
+    assert np.abs(signed_errors()).max() < 4.5
+
+
+def test_they_are_not_if_the_augmentation_is_incomplete():
+    # Each element twice, so that there are as many points as before.
+    assert np.abs(signed_errors(elements=[0, 1, 0, 1])).max() > 10
+
+
+def test_they_are_if_every_member_draws_its_own_augmentation():
+    assert np.abs(signed_errors(augmentation="random", batch_size=2, steps=20)).max() < 4.5
