@@ -11,6 +11,7 @@ The library follows one line of thought, and this is where its parts lie on it:
 - `InfiniteEnsemble`, `ensemble_mean` and `ensemble_cov`, from `infinite`, are the infinitely wide ensemble trained on
   such a set, exactly and at any time; `filters` are the ways to train it;
 - `theorems` measure how kernels, their Gram matrices and any function respect the symmetry;
+- `datasets` are the problems and image sets of the paper, each with its symmetry;
 - `interop` lets networks written for neural-tangents take part.
 
 Importing `ntk_equiv` is cheap: each part is loaded when it is first used.
@@ -21,7 +22,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the table below
-    from ntk_equiv import filters, groups, infinite, interop, reps, stax, theorems
+    from ntk_equiv import datasets, filters, groups, infinite, interop, reps, stax, theorems
     from ntk_equiv._gram import gram
     from ntk_equiv.infinite import InfiniteEnsemble, ensemble_cov, ensemble_mean
     from ntk_equiv.orbits import augment
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
 __all__ = [
     "InfiniteEnsemble",
     "augment",
+    "datasets",
     "ensemble_cov",
     "ensemble_mean",
     "filters",
@@ -45,6 +47,7 @@ __all__ = [
 _HOME = {
     "InfiniteEnsemble": "ntk_equiv.infinite",
     "augment": "ntk_equiv.orbits",
+    "datasets": "ntk_equiv.datasets",
     "ensemble_cov": "ntk_equiv.infinite",
     "ensemble_mean": "ntk_equiv.infinite",
     "filters": "ntk_equiv.filters",

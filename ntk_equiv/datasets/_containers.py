@@ -36,16 +36,19 @@ def read_idx_pair(images: Path, labels: Path) -> Arrays:
 
 def read_npz(path: Path, images: str, labels: str) -> Arrays:
     """Two arrays of an npz file."""
+    if not zipfile.is_zipfile(path):  # NumPy would take it for something else
+        raise damaged(path, "an npz file", "no archive")
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            missing = [name for name in (images, labels) if name not in archive]
-            if missing:
-                there = f"{', '.join(archive)} only"
-                fix = "The file lacks this part of the data: take another part, or the complete file."
-                raise refusal(str(path), expected=f"a file with {' and '.join(missing)}", got=there, fix=fix)
-            pixels, classes = archive[images], archive[labels]
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-        raise damaged(path, "an intact npz file", f"one that cannot be read ({error})") from error
+        with path.open("rb") as content, np.load(content, allow_pickle=False) as archive:
+            there = list(archive)
+            wanted = [archive[name] for name in (images, labels) if name in there]
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+        raise damaged(path, "an intact npz file of numbers", f"one that cannot be read ({error})") from error
+    if len(wanted) < 2:
+        missing = " and ".join(name for name in (images, labels) if name not in there)
+        fix = "The file lacks this part of the data: take another part, or the complete file."
+        raise refusal(str(path), expected=f"a file with {missing}", got=f"{', '.join(there)} only", fix=fix)
+    pixels, classes = wanted
     if pixels.dtype != np.uint8 or len(pixels) != classes.size:
         got = f"{pixels.shape} of {pixels.dtype} with {classes.size} labels"
         raise damaged(path, "images of bytes with one label each", got)

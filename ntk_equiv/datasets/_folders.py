@@ -47,8 +47,14 @@ def image_folder(
         FileNotFoundError: there is no such folder, or no pictures in it.
         ValueError: a picture is damaged, pictures differ in size, or there are fewer than `count`.
         ModuleNotFoundError: Pillow is not installed.
+
+    Example:
+        >>> from ntk_equiv import datasets
+        >>> datasets.image_folder("~/slices", size=28).x.shape  # doctest: +SKIP
+        (312, 28, 28, 3)
     """
-    return _read(_listing(Path(path)), Path(path), count, key, size, group, dtype)
+    path = Path(path).expanduser()
+    return _read(_listing(path), path, count, key, size, group, dtype)
 
 
 def nct_crc_he(
@@ -76,6 +82,12 @@ def nct_crc_he(
     Raises:
         FileNotFoundError: the folder is nowhere; the message says how to get it and where to put it.
         ValueError: the number of pictures in a class is not that of the original, or a picture is damaged.
+
+    Example:
+        >>> import jax
+        >>> from ntk_equiv import datasets
+        >>> data = datasets.nct_crc_he("~/data", key=jax.random.key(0), count=12, size=56)  # doctest: +SKIP
+        >>> train, validation = data.split(jax.random.key(1), 11)  # doctest: +SKIP
     """
     where = _places.roots(data_dir)
     path = next((folder for root in where if (folder := root / _HISTOLOGY).is_dir()), None)

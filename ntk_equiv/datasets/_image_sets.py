@@ -82,6 +82,11 @@ def fashion_mnist(
     Raises:
         FileNotFoundError: the files are nowhere; the message says how to get them and where to put them.
         ValueError: a file is truncated or altered.
+
+    Example:
+        >>> from ntk_equiv import datasets
+        >>> datasets.fashion_mnist("train").x.shape  # doctest: +SKIP
+        (60000, 28, 28, 1)
     """
     forms = _mnist_forms(part, "fashion-mnist.npz", "fashion_mnist.npz")
     folders = ("fashion-mnist", "fashion_mnist", "FashionMNIST", "FashionMNIST/raw")
@@ -92,7 +97,13 @@ def fashion_mnist(
 def mnist(
     part: str, data_dir: Folder = None, *, count: int | None = None, group: FiniteGroup | None = None, dtype: Any = None
 ) -> LabelledSet:
-    """MNIST: handwritten digits, 28 × 28, grey. Arguments and errors are those of `fashion_mnist`."""
+    """MNIST: handwritten digits, 28 × 28, grey. Arguments and errors are those of `fashion_mnist`.
+
+    Example:
+        >>> from ntk_equiv import datasets
+        >>> datasets.mnist("test", count=5).y.tolist()  # doctest: +SKIP
+        [7, 2, 1, 0, 4]
+    """
     images, labels = _found("MNIST", part, _mnist_forms(part, "mnist.npz"), ("mnist", "MNIST", "MNIST/raw"), data_dir)
     return _labelled(pixels, images, labels, count, group, dtype)
 
@@ -119,6 +130,11 @@ def cifar10(
         colour: three channels instead of one.
         group: rotations, `cyclic(4)` unless given.
         dtype: of the pixels.
+
+    Example:
+        >>> from ntk_equiv import datasets, groups
+        >>> datasets.cifar10("test", group=groups.cyclic(8)).x.shape  # doctest: +SKIP
+        (10000, 28, 28, 1)
     """
 
     def converted(images: np.ndarray, dtype: Any) -> jax.Array:
@@ -148,6 +164,11 @@ def pathmnist(
         count: the first so many only.
         group: rotations, `cyclic(4)` unless given.
         dtype: of the pixels.
+
+    Example:
+        >>> from ntk_equiv import datasets
+        >>> datasets.pathmnist("partial", "~/data").x.shape  # doctest: +SKIP
+        (1423, 28, 28, 3)
     """
     one_of(part, ("train", "val", "test", "partial"), "part")
     name = "pathmnist_test_partial.npz" if part == "partial" else "pathmnist.npz"
