@@ -129,13 +129,13 @@ def _binary_batch(path: Path, content: bytes) -> Arrays:
 
 def _python_batch(path: Path, content: bytes) -> Arrays:
     """The longest string of a pickle, which are the pixels, and the whole numbers that follow the string "labels"."""
-    pixels, classes, key = "", [], None
+    pixels, classes, latest = "", [], None
     try:
         for opcode, argument, _ in pickletools.genops(io.BytesIO(content)):
             if isinstance(argument, str | bytes):
-                key = argument if isinstance(argument, str) else argument.decode("latin-1")
-                pixels = max(pixels, key, key=len)
-            elif key == "labels" and opcode.name in _WHOLE_NUMBERS:
+                latest = argument if isinstance(argument, str) else argument.decode("latin-1")
+                pixels = max(pixels, latest, key=len)
+            elif latest == "labels" and opcode.name in _WHOLE_NUMBERS:
                 classes.append(argument)
     except (ValueError, UnicodeError) as error:
         raise damaged(path, "an intact Python batch of CIFAR10", f"one that cannot be read ({error})") from error

@@ -55,8 +55,8 @@ def grey(images: jax.Array) -> jax.Array:
 def resized(images: jax.Array, size: int) -> jax.Array:
     """Images [n, H, W, C] at the size [n, size, size, C]."""
     shape = (images.shape[0], size, size, images.shape[3])
-    resized = jax.image.resize(images, shape, "linear", antialias=True, precision=jax.lax.Precision.HIGHEST)
-    return jnp.clip(resized, 0, 1)  # weights add up to 1 only up to rounding
+    smooth = jax.image.resize(images, shape, "linear", antialias=True, precision=jax.lax.Precision.HIGHEST)
+    return jnp.clip(smooth, 0, 1)  # weights add up to 1 only up to rounding
 
 
 def turns(group: FiniteGroup | None) -> Representation:

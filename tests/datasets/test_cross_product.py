@@ -8,8 +8,6 @@ from ntk_equiv import augment, groups
 from ntk_equiv.datasets import cross_product
 from tests.tolerances import assert_close, assert_mean
 
-# One shape for all draws, which then compile once.
-SIZES = {"train": 2000, "test": 2000, "ood": 2000}
 REFLECTIONS = groups.from_matrices([np.diag([-1.0, 1.0, 1.0]), -np.eye(3)])
 
 
@@ -19,7 +17,7 @@ REFLECTIONS = groups.from_matrices([np.diag([-1.0, 1.0, 1.0]), -np.eye(3)])
     ids=lambda G: G.label,
 )
 def test_labels_turn_with_the_vectors_under_finite_groups(key, group):
-    data = cross_product(key, **SIZES, group=group).train.take(slice(2))
+    data = cross_product(key, group=group).train.take(slice(2))
     x, y = np.asarray(augment(*data).x), np.asarray(augment(*data).y)
     assert len(x) == 2 * group.order
     assert_close(y, np.cross(x[:, :3], x[:, 3:]))
@@ -28,16 +26,18 @@ def test_labels_turn_with_the_vectors_under_finite_groups(key, group):
 
 @pytest.mark.parametrize("group", [groups.SO3, groups.O(3)], ids=str)
 def test_labels_turn_with_the_vectors_under_continuous_groups(key, group):
-    data = cross_product(key, **SIZES, group=group).train.take(slice(3))
+    data = cross_product(key, group=group).train.take(slice(3))
     train = augment(*data, elements=group.sample(key, 10))
     assert train.x.shape == (30, 6)
     assert_close(train.y, np.cross(np.asarray(train.x)[:, :3], np.asarray(train.x)[:, 3:]))
 
 
 def test_the_distributions_are_those_of_the_paper(key):
-    data = cross_product(key, **SIZES)
+    data = cross_product(key)
+    assert [part.n for part in data] == [100, 1000, 1000]
     assert_mean(data.train.x, np.zeros(6))
-    assert_mean(data.train.x**2, np.ones(6))
+    assert_mean(data.test.x, np.zeros(6))
+    assert_mean(data.test.x**2, np.ones(6))
     assert_mean(data.ood.x, np.full(6, 0.5))
     assert_mean((np.asarray(data.ood.x) == 0).astype(float), np.full(6, np.exp(-0.5)))
     assert_mean((np.asarray(data.ood.x) == 2).astype(float), np.full(6, np.exp(-0.5) / 8))
@@ -45,7 +45,7 @@ def test_the_distributions_are_those_of_the_paper(key):
 
 
 def test_actions_of_different_calls_are_equal(key):
-    first, second = (cross_product(key, **SIZES).train for _ in range(2))
+    first, second = (cross_product(key).train for _ in range(2))
     assert (first.rep_x, first.rep_y) == (second.rep_x, second.rep_y)
     assert hash(first.rep_x) == hash(second.rep_x)
 
@@ -57,5 +57,5 @@ def test_groups_that_do_not_rotate_space_are_refused(key, group):
 
 
 def test_the_record_passes_through_jit(key):
-    data = cross_product(key, **SIZES).train
+    data = cross_product(key).train
     assert jax.jit(lambda data: data.x.sum() + data.y.sum())(data).shape == ()

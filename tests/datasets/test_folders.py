@@ -77,6 +77,7 @@ def test_the_histology_folder_must_be_complete(folder, key, monkeypatch):
 
 def test_the_missing_histology_folder_is_named(tmp_path, key, monkeypatch):
     monkeypatch.setattr(_places, "SYSTEM", tmp_path)
+    monkeypatch.delenv(_places.VARIABLE, raising=False)
     with pytest.raises(FileNotFoundError, match=r"NCT-CRC-HE-100K.zip of https://zenodo.org"):
         datasets.nct_crc_he(tmp_path, key=key)
 

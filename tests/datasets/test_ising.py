@@ -11,8 +11,6 @@ from ntk_equiv import augment, groups
 from ntk_equiv.datasets import ising, ising_std, local_energies, total_energy
 from tests.tolerances import ROUNDING, assert_close, assert_mean
 
-# One shape for all draws, which then compile once.
-SIZES = {"train": 4000, "test": 4000, "ood": 4000}
 LATTICES = [(2, True), (3, True), (4, True), (2, False), (3, False), (4, False)]
 
 
@@ -59,44 +57,46 @@ def test_on_the_papers_lattice_the_two_normalisers_differ():
 
 
 def test_standard_deviations_of_gaussian_spins_are_met_by_a_sample(key):
-    data = ising(key, **SIZES, side=3, periodic=False, ood_variance=4.0)
-    assert_close(data.ood_std.local, 4.0 * data.std.local, ROUNDING)
-    assert_mean(data.ood.x**2, np.full(9, 4.0))
+    data = ising(key, periodic=False)
+    assert_close(data.ood_std.local, 400.0 * data.std.local, ROUNDING)
+    assert_mean(data.ood.x**2, np.full(25, 400.0))
     assert_mean(data.ood.y**2, data.ood_std.local**2)
     assert_mean(total_energy(data.ood.y) ** 2, data.ood_std.energy**2)
 
 
 def test_spins_are_uniform_signs(key):
-    train, test, *_ = ising(key, **SIZES, side=3)
+    train, test, *_ = ising(key)
     assert (np.abs(train.x) == 1).all()
-    assert_mean(train.x, np.zeros(9))
-    assert (np.asarray(train.x) != np.asarray(test.x)).any()
+    assert (np.abs(test.x) == 1).all()
+    assert_mean(test.x, np.zeros(25))
+    assert (np.asarray(train.x) != np.asarray(test.x)[:128]).any()
 
 
 def test_sets_have_the_sizes_asked_for(key):
-    data = ising(key, train=2, test=3, ood=4)
-    assert [(part.n, part.x.shape, part.y.shape) for part in data[:3]] == [(n, (n, 25), (n, 25)) for n in (2, 3, 4)]
+    sizes = (1000, 128, 1000)
+    parts = ising(key, train=sizes[0], test=sizes[1], ood=sizes[2])[:3]
+    assert [(part.n, part.x.shape, part.y.shape) for part in parts] == [(n, (n, 25), (n, 25)) for n in sizes]
 
 
 @pytest.mark.parametrize("group", [groups.cyclic(4), groups.dihedral(4), groups.trivial()], ids=str)
 @pytest.mark.parametrize("periodic", [True, False])
 def test_energies_turn_with_the_lattice(key, group, periodic):
-    x, y, rep_x, rep_y = ising(key, **SIZES, side=3, periodic=periodic, group=group).train.take(slice(4))
+    x, y, rep_x, rep_y = ising(key, periodic=periodic, group=group).train.take(slice(4))
     moved_x, moved_y = np.asarray(rep_x.orbit(x)), np.asarray(rep_y.orbit(y))
     for g in range(group.order):
-        turned = np.rot90(np.asarray(x).reshape(4, 3, 3)[:, :, :: -1 if g >= 4 else 1], g % 4, axes=(1, 2))
-        assert (moved_x[g].reshape(4, 3, 3) == turned).all()
-        assert (moved_y[g].reshape(4, 3, 3) == energies_by_loops(turned, periodic)).all()
+        turned = np.rot90(np.asarray(x).reshape(4, 5, 5)[:, :, :: -1 if g >= 4 else 1], g % 4, axes=(1, 2))
+        assert (moved_x[g].reshape(4, 5, 5) == turned).all()
+        assert (moved_y[g].reshape(4, 5, 5) == energies_by_loops(turned, periodic)).all()
 
 
 def test_an_augmented_set_is_labelled_by_its_own_energies(key):
-    train = augment(*ising(key, **SIZES, side=3).train.take(slice(1000)))
-    assert train.size == len(train.x) == SIZES["train"]
+    train = augment(*ising(key).train)
+    assert train.size == len(train.x) == 512
     assert (np.asarray(local_energies(train.x)) == train.y).all()
 
 
 def test_equal_keys_give_equal_data(key):
-    first, second = (ising(key, **SIZES, side=3) for _ in range(2))
+    first, second = (ising(key) for _ in range(2))
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True))
     assert first.train.rep_x == second.train.rep_x
 
