@@ -14,6 +14,7 @@ The library follows one line of thought, and this is where its parts lie on it:
 - `theorems` measure how kernels, their Gram matrices and any function respect the symmetry;
 - `ensembles` trains real ones, with Flax, and compares them with the theory;
 - `metrics` measure how invariant their predictions are;
+- `datasets` are the problems and image sets of the paper, each with its symmetry;
 - `interop` lets networks written for neural-tangents take part.
 
 Importing `ntk_equiv` is cheap: each part is loaded when it is first used.
@@ -24,7 +25,19 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the table below
-    from ntk_equiv import bounds, ensembles, filters, groups, infinite, interop, metrics, reps, stax, theorems
+    from ntk_equiv import (
+        bounds,
+        datasets,
+        ensembles,
+        filters,
+        groups,
+        infinite,
+        interop,
+        metrics,
+        reps,
+        stax,
+        theorems,
+    )
     from ntk_equiv._gram import gram
     from ntk_equiv.infinite import InfiniteEnsemble, ensemble_cov, ensemble_mean
     from ntk_equiv.orbits import augment
@@ -33,6 +46,7 @@ __all__ = [
     "InfiniteEnsemble",
     "augment",
     "bounds",
+    "datasets",
     "ensemble_cov",
     "ensemble_mean",
     "ensembles",
@@ -52,6 +66,7 @@ _HOME = {
     "InfiniteEnsemble": "ntk_equiv.infinite",
     "augment": "ntk_equiv.orbits",
     "bounds": "ntk_equiv.bounds",
+    "datasets": "ntk_equiv.datasets",
     "ensemble_cov": "ntk_equiv.infinite",
     "ensemble_mean": "ntk_equiv.infinite",
     "ensembles": "ntk_equiv.ensembles",

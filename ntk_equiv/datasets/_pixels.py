@@ -1,0 +1,66 @@
+"""From bytes to what networks take: images [n, H, W, C] of numbers between 0 and 1, and noise.
+
+Colours become grey as the luminance of ITU-R 601, 0.299 R + 0.587 G + 0.114 B, and images change size by linear
+interpolation, smoothed where they shrink.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ntk_equiv import groups, reps
+from ntk_equiv._check import positive_integer
+from ntk_equiv.datasets._records import default_float
+from ntk_equiv.groups import FiniteGroup
+from ntk_equiv.reps import Representation
+
+_LUMINANCE = np.array([0.299, 0.587, 0.114])
+
+
+def noise_images(
+    key: jax.Array, n: int, /, *, shape: tuple[int, int, int] = (28, 28, 1), dtype: Any = None
+) -> jax.Array:
+    """Images with independent pixels from N(0, 1), [n, H, W, C]. They have no labels.
+
+    Args:
+        key: a JAX random key.
+        n: how many.
+        shape: of one image: height, width, channels.
+        dtype: of the numbers; JAX's own unless given.
+
+    Example:
+        >>> import jax
+        >>> from ntk_equiv.datasets import noise_images
+        >>> noise_images(jax.random.key(0), 3).shape
+        (3, 28, 28, 1)
+    """
+    sizes = tuple(positive_integer(size, "shape") for size in shape)
+    return jax.random.normal(key, (positive_integer(n, "n"), *sizes), dtype or default_float())
+
+
+def pixels(images: np.ndarray, dtype: Any = None) -> jax.Array:
+    """Bytes [n, H, W] or [n, H, W, C] as numbers between 0 and 1, [n, H, W, C]."""
+    images = images[..., None] if images.ndim == 3 else images
+    return jnp.asarray(images, dtype or default_float()) / 255
+
+
+def grey(images: jax.Array) -> jax.Array:
+    """Images [n, H, W, 3] as grey ones, [n, H, W, 1]."""
+    weights = jnp.asarray(_LUMINANCE, images.dtype)
+    return jnp.einsum("nhwc,c->nhw", images, weights, precision=jax.lax.Precision.HIGHEST)[..., None]
+
+
+def resized(images: jax.Array, size: int) -> jax.Array:
+    """Images [n, H, W, C] at the size [n, size, size, C]."""
+    shape = (images.shape[0], size, size, images.shape[3])
+    smooth = jax.image.resize(images, shape, "linear", antialias=True, precision=jax.lax.Precision.HIGHEST)
+    return jnp.clip(smooth, 0, 1)  # weights add up to 1 only up to rounding
+
+
+def turns(group: FiniteGroup | None) -> Representation:
+    """How the group acts on images: exactly by quarter turns and flips where it can, else by interpolation."""
+    group = groups.cyclic(4) if group is None else group
+    exact = (groups.trivial(), groups.cyclic(2), groups.cyclic(4), groups.dihedral(2), groups.dihedral(4))
+    return reps.rot90(group) if group in exact else reps.rotate(group)

@@ -1,0 +1,105 @@
+"""What every data set comes as: points, labels, and how the symmetry acts on both.
+
+The four fields are in the order of the arguments of `augment`, so that `augment(*data)` is the augmented set.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv.reps import Representation
+
+
+class LabelledSet(NamedTuple):
+    """Points with labels and the symmetry of both: a pytree, with the arrays as leaves.
+
+    Attributes:
+        x: points, [n, ...].
+        y: labels, [n] or [n, ..., channels].
+        rep_x: how the group acts on the points.
+        rep_y: how it acts on the labels.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import augment, groups, reps
+        >>> from ntk_equiv.datasets import LabelledSet
+        >>> C2 = groups.cyclic(2)
+        >>> data = LabelledSet(jnp.eye(2), jnp.array([0.0, 1.0]), reps.regular(C2), reps.trivial(C2))
+        >>> augment(*data)
+        <augmented set: 2 points under 2 elements of cyclic(2)>
+    """
+
+    x: Any
+    y: Any
+    rep_x: Representation
+    rep_y: Representation
+
+    @property
+    def n(self) -> int:
+        """The number of points."""
+        return self.y.shape[0]
+
+    def take(self, indices: Any, /) -> "LabelledSet":
+        """The points with the given indices, or those in a slice.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> from ntk_equiv import groups, reps
+            >>> from ntk_equiv.datasets import LabelledSet
+            >>> rep = reps.trivial(groups.cyclic(2))
+            >>> LabelledSet(jnp.arange(4.0)[:, None], jnp.arange(4), rep, rep).take(slice(2)).y.tolist()
+            [0, 1]
+        """
+        return self._replace(x=jax.tree.map(lambda leaf: leaf[indices], self.x), y=self.y[indices])
+
+    def split(self, key: jax.Array, count: int) -> tuple["LabelledSet", "LabelledSet"]:
+        """Two parts that have no point in common, drawn at random: `count` points, and the others.
+
+        Args:
+            key: a JAX random key.
+            count: the size of the first part.
+
+        Raises:
+            ValueError: `count` is not between 1 and n − 1.
+
+        Example:
+            >>> import jax, jax.numpy as jnp
+            >>> from ntk_equiv import groups, reps
+            >>> from ntk_equiv.datasets import LabelledSet
+            >>> rep = reps.trivial(groups.cyclic(2))
+            >>> data = LabelledSet(jnp.arange(12.0)[:, None], jnp.arange(12), rep, rep)
+            >>> train, validation = data.split(jax.random.key(0), 11)
+            >>> train.n, validation.n, sorted([*train.y.tolist(), *validation.y.tolist()]) == list(range(12))
+            (11, 1, True)
+        """
+        if positive_integer(count, "count") >= self.n:
+            fix = "Both parts need points."
+            raise refusal("count", expected=f"less than the {self.n} points there are", got=count, fix=fix)
+        order = jax.random.permutation(key, self.n)
+        return self.take(order[:count]), self.take(order[count:])
+
+
+class Splits(NamedTuple):
+    """Three sets of one problem.
+
+    Attributes:
+        train: to train on.
+        test: drawn like the training set.
+        ood: out of distribution, drawn differently.
+    """
+
+    train: LabelledSet
+    test: LabelledSet
+    ood: LabelledSet
+
+
+def sizes_of(train: int, test: int, ood: int) -> tuple[int, int, int]:
+    """The three sizes, each checked."""
+    return positive_integer(train, "train"), positive_integer(test, "test"), positive_integer(ood, "ood")
+
+
+def default_float() -> Any:
+    """The floating-point type of JAX here: float32, or float64 where x64 is on."""
+    return jnp.result_type(float)
