@@ -19,7 +19,7 @@ from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.infinite import _laws
 from ntk_equiv.infinite._fit import ENTRIES_AT_A_TIME, Fit, check_positions, fitted
 from ntk_equiv.infinite._response import response, tolerance
-from ntk_equiv.infinite._sectors import coefficients, sectors_of
+from ntk_equiv.infinite._sectors import coefficients, row_coefficients, sectors_of
 from ntk_equiv.infinite._training_set import TrainingSet, as_labels
 
 
@@ -94,20 +94,26 @@ class Engine:
         for start in range(0, count, at_a_time):
             yield jax.tree.map(lambda leaf: leaf[start : start + at_a_time], x)  # noqa: B023
 
+    def _hats(self, fit: Fit, x: Inputs, get: tuple[str, ...]) -> Iterator[tuple[jax.Array, ...]]:
+        """For every sector: conj(û) of the rows of each kernel, [m, a, (b, i)]."""
+        rows = self._rows(x, get)
+        sectors = [sectors_of(self._data.group)[number] for number in sorted(fit.blocks)]
+        sigmas = tuple(sector.matrices(rows[0].dtype) for sector in sectors)
+        return zip(*(row_coefficients(sigmas, kernel) for kernel in rows), strict=True)
+
     def _mean(self, fit: Fit, x: Inputs, times: jax.Array) -> jax.Array:
-        (rows,) = self._rows(x, ("ntk",))
         total: Any = 0
-        for sector, sigma, block, phi in self._blocks(fit, times):
-            total = total + sector.weight * _laws.mean_part(sigma, block, phi, rows, self._data.channels)
+        blocks, hats = self._blocks(fit, times), self._hats(fit, x, ("ntk",))
+        for (sector, _, block, phi), (hat,) in zip(blocks, hats, strict=True):
+            total = total + sector.weight * _laws.mean_part(block, phi, hat, self._data.channels)
         return total.reshape(len(times), -1, *self._data.y.shape[1:])
 
     def _var(self, fit: Fit, x: Inputs, times: jax.Array) -> jax.Array:
-        rows = self._rows(x, ("ntk", "nngp"))
         prior = prior_variance(Guest.wrapped(self.kernel_fn), x).reshape(-1)
         total = prior[None]
-        for sector, sigma, block, phi in self._blocks(fit, times):
-            W, V = (_laws.projections(sigma, block.vectors, kernel) for kernel in rows)
-            total = total + sector.weight * _laws.var_part(block.nngp, phi, W, V)
+        blocks, hats = self._blocks(fit, times), self._hats(fit, x, ("ntk", "nngp"))
+        for (sector, _, block, phi), both in zip(blocks, hats, strict=True):
+            total = total + sector.weight * _laws.var_part(block, phi, both)
         return _laws.nonnegative(total, prior).reshape(len(times), -1, *self._data.positions)
 
     def _on_train(self, times: jax.Array, factor: Callable) -> jax.Array:

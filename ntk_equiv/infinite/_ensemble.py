@@ -10,6 +10,7 @@ In the paper's symbols, with Θ the neural tangent kernel, 𝒦 the NNGP kernel,
 The covariance of two channels is zero, and the same within each, so it has no axis of channels.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -156,14 +157,14 @@ class InfiniteEnsemble(Engine):
             [m, m2], with outputs on a grid [m, m2, h, h', w, w'], after an axis of times if t is a vector.
         """
         times, single = self._times(t)
+        fit, both = self._complete(nngp=True), ("ntk", "nngp")
         prior = gram(self.kernel_fn, x, x2, "nngp")
-        rows = self._rows(x, ("ntk", "nngp"))
-        rows2 = rows if x2 is None else self._rows(x2, ("ntk", "nngp"))
+        others = itertools.repeat(None) if x2 is None else self._hats(fit, x2, both)
         total = joint(prior)[None]
-        for sector, sigma, block, phi in self._blocks(self._complete(nngp=True), times):
-            left = tuple(_laws.projections(sigma, block.vectors, kernel) for kernel in rows)
-            right = left if x2 is None else tuple(_laws.projections(sigma, block.vectors, kernel) for kernel in rows2)
-            total = total + sector.weight * _laws.cov_part(block.nngp, phi, left, right)
+        for (sector, _, block, phi), hats, other in zip(
+            self._blocks(fit, times), self._hats(fit, x, both), others, strict=False
+        ):
+            total = total + sector.weight * _laws.cov_part(block, phi, hats, other)
         total = (total + total.swapaxes(1, 2)) / 2 if x2 is None else total
         cov = apart(total, prior.shape)
         return cov[0] if single else cov

@@ -1,7 +1,7 @@
 """The Gram matrix of a training set, block by block.
 
-For every sector σ that is asked for, the block of Θ is decomposed once, B_σ = U diag(λ) U†, and that of 𝒦 is kept in
-the same basis, U† 𝒦_σ U. Kernels are evaluated between base points and one of ρ_X(k)x, ρ_X(k⁻¹)x for all k, a few
+For every sector σ that is asked for, the block of Θ is decomposed once, B_σ = U diag(λ) U†, and that of 𝒦 is kept
+beside it. Kernels are evaluated between base points and one of ρ_X(k)x, ρ_X(k⁻¹)x for all k, a few
 elements at a time, and added to all blocks while they are at hand.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv._gram import gram
 from ntk_equiv._typing import KernelFn
-from ntk_equiv.infinite._sectors import coefficients, half_block, halved, sectors_of
+from ntk_equiv.infinite._sectors import coefficients, half_blocks, halved, sectors_of
 from ntk_equiv.infinite._training_set import TrainingSet
 
 # Kernels that are held at a time beside the blocks: a quarter of a gigabyte in double precision.
@@ -37,7 +37,7 @@ class Block:
         values: λ, [d · n].
         vectors: U, a column for each of them.
         labels: U† v̂ of the labels, [d · n, (a, c)].
-        nngp: U† 𝒦_σ U; None until it is needed.
+        nngp: the block of 𝒦; None until it is needed.
     """
 
     values: jax.Array
@@ -74,28 +74,49 @@ def fitted(
         kernel_fn: any kernel function.
         data: the training set.
         wanted: numbers of sectors.
-        get: the kernel to decompose, and after it any other to be expressed in the same basis.
+        get: the kernel to decompose, and after it any other to be kept beside it.
         known: blocks that are decomposed already, and are only completed.
     """
     wanted = tuple(wanted)
-    halves: dict[int, Any] = {}
+    fresh = tuple(number for number in wanted if number not in known)
+    theta, other = _Halves(data, fresh), _Halves(data, wanted)
     row_sums: Any = 0
     for elements, factors, kernels in _kernels(kernel_fn, data, get):
         row_sums = row_sums + _row_sums(kernels[0], factors)
-        for number in wanted:
-            sigma = sectors_of(data.group)[number].matrices(factors.dtype)[np.array(elements)]
-            needed = kernels[1:] if number in known else kernels
-            halves[number] = _added(halves.get(number), sigma, needed, factors)
+        theta.add(kernels[0], elements, factors)
+        for kernel in kernels[1:]:
+            other.add(kernel, elements, factors)
     labels = data.labels()
     blocks = {}
     for number in wanted:
-        half = halves.pop(number)
-        if number in known:
-            blocks[number] = _completed(known[number], half)
-        else:
+        block = known.get(number)
+        if block is None:
             sigma = sectors_of(data.group)[number].matrices(labels.dtype)
-            blocks[number] = _decomposed(half, coefficients(sigma, labels))
+            block = _decomposed(theta.pop(number), coefficients(sigma, labels))
+            # One after the other: a decomposition keeps all cores busy, and several are in each other's way.
+            block = jax.block_until_ready(block) if is_concrete(block) else block
+        blocks[number] = dataclasses.replace(block, nngp=_whole(other.pop(number))) if len(get) > 1 else block
     return checked(Fit(blocks, jnp.max(row_sums)))
+
+
+class _Halves:
+    """Z of several sectors, from which the blocks are Z + Z†."""
+
+    def __init__(self, data: TrainingSet, numbers: tuple[int, ...]):
+        self.group, self.numbers = data.group, numbers
+        self.halves: dict[int, jax.Array] = {}
+
+    def add(self, phi: jax.Array, elements: tuple[int, ...], factors: jax.Array) -> None:
+        """What some elements contribute."""
+        if self.numbers:
+            found = [sectors_of(self.group)[number].matrices(factors.dtype) for number in self.numbers]
+            sigmas = tuple(sigma[np.array(elements)] for sigma in found)
+            before = tuple(self.halves.pop(number) for number in self.numbers) if self.halves else None
+            self.halves = dict(zip(self.numbers, _added(before, sigmas, phi, factors), strict=True))
+
+    def pop(self, number: int) -> jax.Array:
+        """One of them, which is then forgotten."""
+        return self.halves.pop(number)
 
 
 def checked(fit: Fit) -> Fit:
@@ -165,21 +186,17 @@ def _row_sums(phi: jax.Array, factors: jax.Array) -> jax.Array:
 
 
 @partial(jax.jit, donate_argnums=0)
-def _added(halves: tuple | None, sigma: jax.Array, kernels: tuple, factors: jax.Array) -> tuple:
-    new = tuple(half_block(sigma, kernel, factors) for kernel in kernels)
-    return new if halves is None else tuple(map(jnp.add, halves, new))
+def _added(halves: tuple | None, sigmas: tuple, phi: jax.Array, factors: jax.Array) -> tuple:
+    new = half_blocks(sigmas, phi, factors)
+    return tuple(new if halves is None else map(jnp.add, halves, new))
 
 
 @jax.jit
-def _decomposed(halves: tuple, labels: jax.Array) -> Block:
-    vectors, values = jax.lax.linalg.eigh(halves[0] + halves[0].conj().T, symmetrize_input=False)
-    return _completed(Block(values, vectors, vectors.conj().T @ labels, None), halves[1:])
+def _decomposed(half: jax.Array, labels: jax.Array) -> Block:
+    vectors, values = jax.lax.linalg.eigh(_whole(half), symmetrize_input=False)
+    return Block(values, vectors, vectors.conj().T @ labels, None)
 
 
 @jax.jit
-def _completed(block: Block, halves: tuple) -> Block:
-    """The block, with the other kernel in its basis if there is one."""
-    if not halves:
-        return block
-    projected = block.vectors.conj().T @ halves[0] @ block.vectors
-    return dataclasses.replace(block, nngp=projected + projected.conj().T)
+def _whole(half: jax.Array) -> jax.Array:
+    return half + half.conj().T

@@ -11,83 +11,107 @@ In the eigenbasis U of a block, with W = conj(û) U for the rows u of Θ and V l
 each times the weight of its sector, real part, summed over sectors and over the index a.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv.infinite._fit import Block
-from ntk_equiv.infinite._sectors import row_coefficients, synthesis
+from ntk_equiv.infinite._sectors import product, synthesis
 
 # From how many times on it pays to make a real quadratic form for each test point.
 MANY_TIMES = 6
 
 
 @partial(jax.jit, static_argnames="channels")
-def mean_part(sigma: jax.Array, block: Block, phi: jax.Array, rows: jax.Array, channels: int) -> jax.Array:
-    """A y at test points, [T, m, c], from phi [T, e] and the rows [order, m, i] of Θ."""
-    hat = row_coefficients(sigma, rows)
-    d = sigma.shape[1]
-    filtered = (phi[:, :, None] * block.labels[None]).reshape(*phi.shape, d, channels)
+def mean_part(block: Block, phi: jax.Array, hat: jax.Array, channels: int) -> jax.Array:
+    """A y at test points, [T, m, c], from phi [T, e] and conj(û) [m, a, (b, i)] of Θ."""
+    filtered = (phi[:, :, None] * block.labels[None]).reshape(*phi.shape, hat.shape[1], channels)
     # The cheaper order of the product (rows) · U · (filtered labels).
-    if phi.shape[0] * channels <= rows.shape[1]:
+    if phi.shape[0] * channels <= len(hat):
         filtered = jnp.einsum("ke,teac->tkac", block.vectors, filtered)
     else:
-        hat = hat @ block.vectors
+        hat = product(hat, block.vectors)
     return jnp.einsum("mae,teac->tmc", hat, filtered).real
 
 
 @jax.jit
-def projections(sigma: jax.Array, vectors: jax.Array, rows: jax.Array) -> jax.Array:
-    """W or V: rows [order, m, i] in the eigenbasis, [m, a, e]."""
-    return row_coefficients(sigma, rows) @ vectors
+def cov_part(block: Block, phi: jax.Array, hats: tuple, others: tuple | None) -> jax.Array:
+    """What training changes of the covariance, [T, m, m'], from conj(û) of Θ and 𝒦 at both sets of points.
 
-
-@jax.jit
-def cov_part(nngp: jax.Array, phi: jax.Array, left: tuple, right: tuple) -> jax.Array:
-    """What training changes of the covariance, [T, m, m'], from (W, V) of both sets of points."""
+    `others` is None if both sets are the same.
+    """
+    nngp, turned, taken = _basis(block, len(phi) * len(hats[0]))
+    W, V = product(hats[0], block.vectors), taken(hats[1])
+    W2, V2 = (W, V) if others is None else (product(others[0], block.vectors), taken(others[1]))
 
     def at(phi_t: jax.Array) -> jax.Array:
-        (S, V), (S2, V2) = ((W * phi_t[None, None], V) for W, V in (left, right))
-        first = jnp.einsum("mae,nae->mn", S @ nngp - V, S2.conj())
-        return (first - jnp.einsum("mae,nae->mn", S, V2.conj())).real
+        A = turned(W * phi_t[None, None])
+        A2 = A if others is None else turned(W2 * phi_t[None, None])
+        return _inner(product(A, nngp) - V, A2) - _inner(A, V2)
 
     return jax.lax.map(at, phi)
 
 
 @jax.jit
-def var_part(nngp: jax.Array, phi: jax.Array, W: jax.Array, V: jax.Array) -> jax.Array:
-    """What training changes of the variance, [T, m]."""
-    crossed = jnp.einsum("te,me->tm", phi, jnp.sum((W * V.conj()).real, axis=1))
-    squared = _squares_by_time if len(phi) < MANY_TIMES else _squares_by_point
-    return squared(nngp, phi, W) - 2 * crossed
-
-
-def _squares_by_time(nngp: jax.Array, phi: jax.Array, W: jax.Array) -> jax.Array:
-    """The diagonal of S (U†𝒦_σU) S†, as a product with all points for one time after the other."""
+def var_part(block: Block, phi: jax.Array, hats: tuple) -> jax.Array:
+    """What training changes of the variance, [T, m], from conj(û) of Θ and 𝒦."""
+    if len(phi) >= MANY_TIMES:
+        return _var_by_point(block, phi, hats)
+    nngp, turned, taken = _basis(block, len(phi) * len(hats[0]))
+    W, V = product(hats[0], block.vectors), taken(hats[1])
 
     def at(phi_t: jax.Array) -> jax.Array:
-        S = W * phi_t[None, None]
-        return jnp.sum(((S @ nngp) * S.conj()).real, axis=(1, 2))
+        A = turned(W * phi_t[None, None])
+        return jnp.sum(((product(A, nngp) - 2 * V) * A.conj()).real, axis=(1, 2))
 
     return jax.lax.map(at, phi)
 
 
-def _squares_by_point(nngp: jax.Array, phi: jax.Array, W: jax.Array) -> jax.Array:
+def _var_by_point(block: Block, phi: jax.Array, hats: tuple) -> jax.Array:
     """The same as a *real* quadratic form in φ_t, with all times for one point after the other."""
+    nngp = _in_eigenbasis(block)
+    W, V = (product(hat, block.vectors) for hat in hats)
+    crossed = jnp.einsum("te,me->tm", phi, jnp.sum((W * V.conj()).real, axis=1))
 
-    def of(rows: jax.Array) -> jax.Array:
-        form = (jnp.einsum("ae,af->ef", rows, rows.conj()) * nngp).real
+    def of(row: jax.Array) -> jax.Array:
+        form = (jnp.einsum("ae,af->ef", row, row.conj()) * nngp).real
         return jnp.sum((phi @ form) * phi, axis=1)
 
-    return jax.lax.map(of, W).T
+    return jax.lax.map(of, W).T - 2 * crossed
+
+
+def _basis(block: Block, rows: int) -> tuple[Any, Callable, Callable]:
+    """𝒦_σ in the basis in which it is cheaper to use, and the ways there: from the eigenbasis of Θ, and for conj(û).
+
+    For few rows their way is the shorter one, for many that of the matrix.
+    """
+    if rows < 2 * len(block.values):
+        return block.nngp, lambda S: product(S, block.vectors.conj().T), lambda hat: hat
+    return _in_eigenbasis(block), lambda S: S, lambda hat: product(hat, block.vectors)
+
+
+def _in_eigenbasis(block: Block) -> jax.Array:
+    assert block.nngp is not None
+    return product(product(block.vectors.conj().T, block.nngp), block.vectors)
+
+
+def _inner(left: jax.Array, right: jax.Array) -> jax.Array:
+    """The real part of left · right†, over the indices a and e."""
+    flat, other = (array.reshape(len(array), array.shape[1] * array.shape[2]) for array in (left, right))
+    if not jnp.iscomplexobj(flat):
+        return flat @ other.T
+    return flat.real @ other.real.T + flat.imag @ other.imag.T
 
 
 @jax.jit
-def posterior_part(phi: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
-    """−𝒦(x, X) φ(𝒦) 𝒦(X, x'), [m, m'], from V of both sets of points."""
-    return -jnp.einsum("mae,nae->mn", left * phi[None, None], right.conj()).real
+def posterior_part(block: Block, phi: jax.Array, hat: jax.Array) -> jax.Array:
+    """−𝒦(x, X) φ(𝒦) 𝒦(X, x'), [m, m], from conj(û) of 𝒦 and φ [e]."""
+    V = product(hat, block.vectors)
+    return -_inner(V * phi[None, None], V)
 
 
 def nonnegative(variance: jax.Array, prior: jax.Array) -> jax.Array:

@@ -76,14 +76,16 @@ def halved(group: FiniteGroup | None) -> tuple[tuple[int, ...], tuple[float, ...
 @jax.jit
 def coefficients(sigma: jax.Array, v: jax.Array) -> jax.Array:
     """v̂ of real v [order, i, c], as a matrix [(b, i), (a, c)]."""
-    hat = _contracted("gab,gic->biac", sigma, v)
+    (hat,) = _sums((sigma,), v)
+    hat = hat.transpose(1, 2, 0, 3)
     return hat.reshape(hat.shape[0] * hat.shape[1], hat.shape[2] * hat.shape[3])
 
 
-def row_coefficients(sigma: jax.Array, rows: jax.Array) -> jax.Array:
-    """conj(û) of real rows u [order, m, i], as an array [m, a, (b, i)]."""
-    hat = _contracted("gab,gmi->mabi", sigma.conj(), rows)
-    return hat.reshape(*hat.shape[:2], hat.shape[2] * hat.shape[3])
+@jax.jit
+def row_coefficients(sigmas: tuple[jax.Array, ...], rows: jax.Array) -> list[jax.Array]:
+    """conj(û) of real rows u [order, m, i] for several σ, each as an array [m, a, (b, i)]."""
+    hats = (hat.transpose(2, 0, 1, 3) for hat in _sums(tuple(sigma.conj() for sigma in sigmas), rows))
+    return [hat.reshape(*hat.shape[:2], hat.shape[2] * hat.shape[3]) for hat in hats]
 
 
 def synthesis(sigma: jax.Array, hat: jax.Array, channels: int) -> jax.Array:
@@ -93,16 +95,26 @@ def synthesis(sigma: jax.Array, hat: jax.Array, channels: int) -> jax.Array:
     return jnp.einsum("gab,...biac->...gic", sigma.conj(), apart).real
 
 
-def half_block(sigma: jax.Array, phi: jax.Array, factors: jax.Array) -> jax.Array:
-    """Z = Σ_k factor(k) conj(σ(k)) ⊗ Φ(k) over some elements, [(a, i), (b, j)], from phi [k, i, j]."""
-    weighted = sigma.conj() * factors[:, None, None]
-    blocks = _contracted("kab,kij->aibj", weighted, phi)
-    size = blocks.shape[0] * blocks.shape[1]
-    return blocks.reshape(size, size)
+def half_blocks(sigmas: tuple[jax.Array, ...], phi: jax.Array, factors: jax.Array) -> list[jax.Array]:
+    """Z = Σ_k factor(k) conj(σ(k)) ⊗ Φ(k) over some elements for several σ, [(a, i), (b, j)], from phi [k, i, j]."""
+    weights = tuple(sigma.conj() * factors[:, None, None] for sigma in sigmas)
+    halves = (half.transpose(0, 2, 1, 3) for half in _sums(weights, phi))
+    return [half.reshape(half.shape[0] * half.shape[1], half.shape[2] * half.shape[3]) for half in halves]
 
 
-def _contracted(formula: str, sigma: jax.Array, real: jax.Array) -> jax.Array:
-    """An einsum of which only σ may be complex, without making the other complex."""
-    if not jnp.iscomplexobj(sigma):
-        return jnp.einsum(formula, sigma, real)
-    return jax.lax.complex(jnp.einsum(formula, sigma.real, real), jnp.einsum(formula, sigma.imag, real))
+def _sums(weights: tuple[jax.Array, ...], values: jax.Array) -> list[jax.Array]:
+    """Σ_k w(k)_ab v(k) of real v [k, p, q] for several w [k, a, b], in one product that reads v once."""
+    rows = [weight.reshape(len(weight), -1).T for weight in weights]
+    parts = [part for row in rows for part in ((row.real, row.imag) if jnp.iscomplexobj(row) else (row,))]
+    ends = np.cumsum([len(part) for part in parts])[:-1]
+    sums = iter(jnp.split(jnp.einsum("rk,kpq->rpq", jnp.concatenate(parts), values), ends))
+    found = (jax.lax.complex(next(sums), next(sums)) if jnp.iscomplexobj(weight) else next(sums) for weight in weights)
+    return [part.reshape(*w.shape[1:], *values.shape[1:]) for w, part in zip(weights, found, strict=True)]
+
+
+def product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """A @ b, for complex matrices as three real products instead of four."""
+    if not (jnp.iscomplexobj(a) and jnp.iscomplexobj(b)):
+        return a @ b
+    real, imag = a.real @ b.real, a.imag @ b.imag
+    return jax.lax.complex(real - imag, (a.real + a.imag) @ (b.real + b.imag) - real - imag)

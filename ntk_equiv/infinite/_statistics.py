@@ -91,18 +91,15 @@ def nngp_posterior(ens: Engine, x: Inputs, noise: float) -> Posterior:
     data = ens._data
     fit = fitted(ens.kernel_fn, data, range(len(sectors_of(data.group))), get=("nngp",))
     prior = gram(ens.kernel_fn, x, None, "nngp")
-    (rows,) = ens._rows(x, ("nngp",))
     end, tol = jnp.full(1, jnp.inf, fit.scale.dtype), tolerance(fit.scale, data.size)
     filter = filters.ridge(noise) if noise else filters.converged()
     mean: Any = 0
     cov = joint(prior)
-    for number, block in fit.blocks.items():
+    for (number, block), (hat,) in zip(sorted(fit.blocks.items()), ens._hats(fit, x, ("nngp",)), strict=True):
         sector = sectors_of(data.group)[number]
-        sigma = sector.matrices(cov.dtype)
         phi = response(filter, block.values, end, tol, 1)
-        V = _laws.projections(sigma, block.vectors, rows)
-        mean = mean + sector.weight * _laws.mean_part(sigma, block, phi, rows, data.channels)
-        cov = cov + sector.weight * _laws.posterior_part(phi[0], V, V)
+        mean = mean + sector.weight * _laws.mean_part(block, phi, hat, data.channels)
+        cov = cov + sector.weight * _laws.posterior_part(block, phi[0], hat)
     return Posterior(mean.reshape(-1, *data.y.shape[1:]), apart((cov + cov.T) / 2, prior.shape))
 
 
