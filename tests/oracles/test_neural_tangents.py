@@ -20,7 +20,8 @@ def theirs(build, x1, x2, a1, a2):
     kwargs = {} if a1 is None else {"pattern": (a1, a2)}
     with jax.numpy_rank_promotion("allow"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        kernel = build(nt.stax)[2](x1, x2, **kwargs)
+        # Compiled as a whole: evaluated step by step it would compile every step.
+        kernel = jax.jit(build(nt.stax)[2])(x1, x2, **kwargs)
     # After an odd number of convolutions neural-tangents leaves the spatial axes in reverse order.
     return kernel.reverse() if kernel.is_reversed else kernel
 
