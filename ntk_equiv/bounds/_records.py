@@ -4,6 +4,7 @@ Both stand for a number (or an array of them) in arithmetic and comparisons.
 """
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +14,12 @@ import scipy.special
 CONFIDENCE = 0.999
 
 
-class _Number(np.lib.mixins.NDArrayOperatorsMixin):
+class _Number(np.lib.mixins.NDArrayOperatorsMixin, ABC):
     """Something that counts as its `value` wherever a number is wanted."""
 
     @property
-    def _value(self) -> np.ndarray:
-        raise NotImplementedError
+    @abstractmethod
+    def _value(self) -> np.ndarray: ...
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._value, dtype=dtype)

@@ -10,6 +10,7 @@ Parameters are any pytree of arrays. Models compare equal if their modules do, s
 """
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -21,18 +22,18 @@ from ntk_equiv._check import refusal
 
 
 @dataclasses.dataclass(frozen=True)
-class Model:
+class Model(ABC):
     """A network as two functions; `module` is what the user gave."""
 
     module: Any
 
+    @abstractmethod
     def init(self, key: jax.Array, x: Any) -> Any:
         """Random parameters for inputs like `x`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def apply(self, params: Any, x: Any) -> Any:
         """The outputs [n, ...]."""
-        raise NotImplementedError
 
 
 class _Linen(Model):

@@ -1,6 +1,7 @@
 """The kinds of filters."""
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -15,7 +16,7 @@ END = float("inf")
 T = TypeVar("T")
 
 
-class Filter:
+class Filter(ABC):
     """φ_t(λ), a pytree whose leaves are rates. Call it with arrays of λ ≥ 0 and t that broadcast.
 
     Attributes:
@@ -32,9 +33,9 @@ class Filter:
     default_time: ClassVar[float | None] = None
     in_steps: ClassVar[bool] = False
 
+    @abstractmethod
     def __call__(self, lam: Any, t: Any, /) -> jax.Array:
         """φ_t(λ)."""
-        raise NotImplementedError
 
     @property
     def largest_eigenvalue(self) -> Any:

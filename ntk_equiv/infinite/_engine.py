@@ -71,7 +71,7 @@ class Engine:
         return as_labels(jnp.asarray(values), self._data)
 
     def _blocks(self, fit: Fit, times: jax.Array) -> Iterator[tuple]:
-        """For every sector: its weight, σ, the block and φ_t of its eigenvalues."""
+        """For every sector: the sector, its σ, the block and φ_t of its eigenvalues."""
         tol = tolerance(fit.scale, self._data.size)
         for number, block in sorted(fit.blocks.items()):
             sector = sectors_of(self._data.group)[number]

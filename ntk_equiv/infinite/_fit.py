@@ -1,8 +1,8 @@
 """The Gram matrix of a training set, block by block.
 
 For every sector σ that is asked for, the block of Θ is decomposed once, B_σ = U diag(λ) U†, and that of 𝒦 is kept
-beside it. Kernels are evaluated between base points and one of ρ_X(k)x, ρ_X(k⁻¹)x for all k, a few
-elements at a time, and added to all blocks while they are at hand.
+beside it. Kernels are evaluated between base points and one of ρ_X(k)x, ρ_X(k⁻¹)x for all k, a few elements at a time,
+and added to all blocks while they are at hand.
 """
 
 import dataclasses

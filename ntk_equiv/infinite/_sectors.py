@@ -37,11 +37,6 @@ class Sector:
     sigma: np.ndarray
     weight: float
 
-    @property
-    def dim(self) -> int:
-        """The dimension d."""
-        return self.sigma.shape[1]
-
     def matrices(self, dtype: Any) -> jax.Array:
         """σ in the precision of `dtype`."""
         complex_dtype = jnp.complex128 if dtype == jnp.float64 else jnp.complex64
@@ -113,7 +108,7 @@ def _sums(weights: tuple[jax.Array, ...], values: jax.Array) -> list[jax.Array]:
 
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """A @ b, for complex matrices as three real products instead of four."""
+    """The product of two matrices; of complex ones as three real products instead of four."""
     if not (jnp.iscomplexobj(a) and jnp.iscomplexobj(b)):
         return a @ b
     real, imag = a.real @ b.real, a.imag @ b.imag

@@ -77,7 +77,7 @@ def _read(path: Path) -> tuple[dict, dict]:
         known = about["format"] == FORMAT
     except FileNotFoundError:
         raise
-    except Exception as error:
+    except Exception as error:  # a damaged archive can fail in as many ways as it can be damaged
         fix = "It is damaged, or no file of a fitted ensemble: fit again and save."
         raise refusal("path", expected="a file made by `save`", got=f"{path} ({error})", fix=fix) from error
     if not known:
