@@ -11,6 +11,7 @@ import tarfile
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from ntk_equiv.datasets import _containers, _idx, idx_bytes, read_idx
 
@@ -174,7 +175,6 @@ def test_batches_are_read_from_archives_without_unpacking(tmp_path):
 
 
 def test_batches_of_cifar10_are_read_from_pictures(tmp_path):
-    Image = pytest.importorskip("PIL.Image")
     Image.fromarray(COLOURS.reshape(3, 1024, 3)).save(tmp_path / "batch.png")
     (tmp_path / "labels.json").write_text(json.dumps(CLASSES.tolist()))
     images, labels = _containers.read_cifar_pictures(tmp_path / "batch.png", tmp_path / "labels.json")

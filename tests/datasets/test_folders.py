@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
 from ntk_equiv import datasets, groups, reps
 from ntk_equiv.datasets import LabelledSet, _checksums, _places
@@ -15,7 +16,6 @@ PICTURES = {f"{name}/{i}.png": RNG.integers(0, 256, (8, 8, 3), np.uint8) for nam
 
 @pytest.fixture
 def folder(tmp_path):
-    Image = pytest.importorskip("PIL.Image")
     for name, picture in PICTURES.items():
         path = tmp_path / "NCT-CRC-HE-100K" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,6 @@ def test_some_pictures_are_drawn_with_their_labels(folder, key):
 
 
 def test_pictures_of_different_sizes_need_one(folder):
-    Image = pytest.importorskip("PIL.Image")
     Image.fromarray(np.full((9, 7, 3), 51, np.uint8)).save(folder / "ADI" / "other.png")
     with pytest.raises(ValueError, match=r"`size` must be given .* \(9, 7, 3\) in ADI/other.png"):
         datasets.image_folder(folder)

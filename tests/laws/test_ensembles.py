@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ntk_equiv import InfiniteEnsemble, augment, filters, theorems
+from ntk_equiv import InfiniteEnsemble, augment, datasets, filters, groups, theorems
 from ntk_equiv.infinite._method import decided
 from tests.cases import CASES
 from tests.tolerances import REDUCTION, assert_close
@@ -77,6 +77,23 @@ def test_equivariance_emerges(name):
     assert {part.part for part in found.parts} == {"mean", "cov"}
     untrained = theorems.emergent_equivariance(ens, far, 0.0, elements=some)
     assert untrained.parts[0].scale == 0
+
+
+def test_equivariance_emerges_in_the_problems_of_the_paper(key):
+    """Ising energies, where turns permute spins and labels alike, and cross products, whose labels are vectors."""
+    kernel_fn = CASES["MLP on vectors, O"].kernel_fn
+    problems = (
+        datasets.ising(key, train=3, test=2, ood=2, side=3),
+        datasets.cross_product(key, train=3, test=2, ood=2, group=groups.polyhedral("O")),
+    )
+    for problem in problems:
+        train = augment(*problem.train)
+        ens = InfiniteEnsemble(kernel_fn, train, reduction="mean")
+        assert ens.method == "reduced"
+        times = jnp.array([0.5, 1e3, INF])
+        found = theorems.emergent_equivariance(ens, problem.ood.x, times, elements=train.group.generators)
+        assert found.holds(1e-9), str(found)
+        assert np.abs(ens.mean(problem.ood.x, 1e3)).max() > 0.1
 
 
 def test_equivariance_does_not_emerge_from_plain_data():
