@@ -1,0 +1,166 @@
+"""The questions that a plan asks of the infinite ensemble, once it is fitted.
+
+    errors at all times         E mean (f̂ − y)² = bias + variance/M            `InfiniteEnsemble.expected_mse`
+    members, of the mean        P(‖f̂ − f̄‖ > δ) ≤ ε                             `bounds.required_members`
+    members, over the orbit     P(max_g ‖f̂(ρ_X(g)x) − ρ_Y(g)f̂(x)‖ > δ) ≤ ε    `bounds.orbit_deviation`
+
+δ is a Euclidean distance over output channels, in the units of the labels.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ntk_equiv import bounds
+from ntk_equiv._check import real_number, refusal
+from ntk_equiv.infinite import InfiniteEnsemble
+from ntk_equiv.planning._problem import Problem
+from ntk_equiv.planning._records import Accuracy, Errors, Needed, OrbitCurve, Points
+from ntk_equiv.planning._times import telling_times
+
+DRAWS_OF_CLASSES = 2000
+# Sizes of ensembles for which the deviation over orbits is told: powers of ten, and three times these.
+SIZES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Question:
+    """What is asked.
+
+    Attributes:
+        ens: the fitted ensemble.
+        problem: the data.
+        members: M.
+        delta: the tolerated deviation.
+        epsilon: the probability of a larger one.
+        samples: draws for members over orbits.
+        key: of the draws.
+    """
+
+    ens: InfiniteEnsemble
+    problem: Problem
+    members: int
+    delta: float
+    epsilon: float
+    samples: int
+    key: jax.Array
+
+    @property
+    def rates(self) -> np.ndarray:
+        """How fast each mode of the labels is learned: ηλ, divided by the number of labels for a mean."""
+        entries = self.ens.y.size if self.ens.reduction == "mean" else 1
+        learned = np.asarray(self.ens.spectrum, float)[len(self.ens.spectrum) - self.ens.rank :]
+        return float(self.ens.filter.learning_rate) * learned / entries  # type: ignore[attr-defined]
+
+
+def all_times(question: Question, times: np.ndarray | None, at: Any) -> np.ndarray:
+    """The times that were asked for, or telling ones, with the time of the plan among them."""
+    times = telling_times(question.rates) if times is None else times
+    if at is None:
+        return times
+    at = at if at in (np.inf, "inf") else real_number(at, "at")
+    if float(at) < 0:
+        raise refusal(
+            "at", expected="a training time, 0 or more", got=at, fix="Leave it out to have the best one taken."
+        )
+    return np.union1d(times, [float(at)])
+
+
+def best_time(times: np.ndarray, test: Errors | None, members: int) -> float:
+    """The time of the least expected test error; the last one if there are no labels to test with."""
+    return float(times[-1] if test is None else times[np.argmin(test.of(members))])
+
+
+def errors(question: Question, x: Any, y: Any, times: np.ndarray) -> Errors:
+    """Expected errors on given points at all times."""
+    found = question.ens.expected_mse(jnp.asarray(x), jnp.asarray(y), _on_device(question, times))
+    return Errors(np.asarray(found.bias, float), np.asarray(found.variance, float))
+
+
+def invariance(question: Question, t: float) -> tuple[Needed, OrbitCurve, Points]:
+    """Everything about members and orbits at one time."""
+    ens, x, members = question.ens, jnp.asarray(question.problem.x_test), question.members
+    tolerated = (question.delta, question.epsilon)
+    draws = jax.random.split(question.key, 3)
+    law = bounds.orbit_deviation(ens, x, t)
+    orbit_members, lower, upper = _orbit_members(question, law, draws[0])
+    single = np.atleast_1d(bounds.required_members(ens, x, t, *tolerated))
+    joint = bounds.required_members(ens, x, t, *tolerated, simultaneous="sampled", key=draws[1])
+    channels = law.mean.shape[-1]
+    same = [None, None]
+    if question.problem.classes is not None:
+        same = [_same(law, size, draws[2]) for size in (1, members)]
+    points = Points(
+        index=question.problem.index,
+        scatter=np.sqrt(channels * np.asarray(ens.var(x, t), float)),
+        mean_members=single,
+        orbit_one=law.expected(1),
+        orbit_many=law.expected(members),
+        orbit_members=orbit_members,
+        orbit_lower=lower,
+        orbit_upper=upper,
+        bias=np.linalg.norm(law.bias, axis=2).max(axis=1),
+        error=_distance(law, question.problem.y_test),
+        same_one=same[0],
+        same_many=same[1],
+    )
+    needed = Needed(
+        mean_worst=int(single.max()),
+        mean_bound=int(bounds.required_members(ens, x, t, *tolerated, simultaneous="sidak")),
+        mean_all=np.array([joint.value, joint.lower, joint.upper], float),
+        orbit_worst=np.array([np.max(each) for each in (orbit_members, lower, upper)]),
+        orbit_median=float(np.sort(orbit_members)[(len(orbit_members) - 1) // 2]),
+        unreachable=int(np.isnan(orbit_members).sum()),
+    )
+    return needed, _curve(law), points
+
+
+def accuracy(question: Question, times: np.ndarray, t: float) -> Accuracy | None:
+    """How many test points are classified rightly, if there are classes and test labels."""
+    problem, ens = question.problem, question.ens
+    if problem.classes is None or problem.y_test is None:
+        return None
+    x, y = jnp.asarray(problem.x_test), jnp.asarray(problem.y_test)
+    right = jnp.argmax(ens.mean(x, _on_device(question, times)), -1) == jnp.argmax(y, -1)[None]
+    over_time = np.asarray(right, float).mean(axis=1)
+    one, many = (
+        ens.expected_accuracy(question.key, x, y, t, members=size, samples=DRAWS_OF_CLASSES)
+        for size in (1, question.members)
+    )
+    at = float(over_time[np.flatnonzero(times == t)[0]])
+    return Accuracy(at, np.array(many, float), np.array(one, float), over_time)
+
+
+def _orbit_members(question: Question, law: bounds.OrbitDeviation, key: jax.Array) -> tuple[np.ndarray, ...]:
+    """Members for agreement over each orbit with their interval, [m]; NaN where no number is enough."""
+    reachable = np.linalg.norm(law.bias, axis=2).max(axis=1) < question.delta
+    found = [np.full(len(reachable), np.nan) for _ in range(3)]
+    if reachable.any():
+        part = dataclasses.replace(law, mean=law.mean[reachable], cov=law.cov[reachable])
+        needed = part.members(question.delta, question.epsilon, key=key, samples=question.samples)
+        for column, values in zip(found, (needed.value, needed.lower, needed.upper), strict=True):
+            column[reachable] = values
+    return tuple(found)
+
+
+def _curve(law: bounds.OrbitDeviation) -> OrbitCurve:
+    each = np.stack([law.expected(size) for size in SIZES])
+    return OrbitCurve(np.array(SIZES), each.mean(axis=1), each.max(axis=1))
+
+
+def _same(law: bounds.OrbitDeviation, members: int, key: jax.Array) -> np.ndarray:
+    return np.asarray(law.same_predictions(members, key=key, samples=DRAWS_OF_CLASSES).value, float)
+
+
+def _distance(law: bounds.OrbitDeviation, y: np.ndarray | None) -> np.ndarray | None:
+    """How far the infinite ensemble is from the labels, [m]."""
+    if y is None:
+        return None
+    return np.linalg.norm(law.mean[:, 0] - y.reshape(len(y), -1), axis=1)
+
+
+def _on_device(question: Question, times: np.ndarray) -> jax.Array:
+    return jnp.asarray(times, question.problem.x.dtype)
