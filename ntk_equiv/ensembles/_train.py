@@ -111,7 +111,7 @@ def train(
     wanted, record_steps = checked_record(record, record_at, total)
     if checkpoint is None and resume:
         raise refusal("checkpoint", expected="a folder, to resume", got=None, fix="Name the folder of the run.")
-    bytes_each = 0 if layout == "map" else activation_bytes(*_forward(task, data))
+    bytes_each = 0 if layout == "map" else activation_bytes(*_forward(task.model, _batch(task, data)))
     where = layout_of(members, layout, chunk=chunk, devices=devices, bytes_each=bytes_each)
     recorded = [{name: fingerprint(x) for name, (x, _) in wanted.items()}, record_steps]
     described = configuration(task, raw, data, members=members, steps=total, record=recorded)
@@ -248,12 +248,45 @@ def _task(
     return Task(model, optimizer, loss_of(loss, outputs, y), reduction, batches, _impl(key))
 
 
-def _forward(task: Task, data: tuple) -> tuple:
-    """The forward pass of one member on one batch, and its arguments, for an estimate of the memory it takes."""
+def expected_layout(
+    module: Any,
+    x: Any,
+    /,
+    *,
+    members: int,
+    layout: str = "auto",
+    chunk: int | None = None,
+    devices: Sequence[Any] | None = None,
+) -> Layout:
+    """How `train` would lay members out over devices, without training any.
+
+    Args:
+        module: as for `train`.
+        x: a batch of inputs, or their shapes as `jax.ShapeDtypeStruct`.
+        members: how many.
+        layout: as for `train`.
+        chunk: as for `train`.
+        devices: as for `train`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import ensembles
+        >>> ensembles.expected_layout(ensembles.mlp((512,), 1), jnp.ones((128, 25)), members=1).members
+        1
+    """
+    bytes_each = 0 if layout == "map" else activation_bytes(*_forward(model_of(module), x))
+    return layout_of(members, layout, chunk=chunk, devices=devices, bytes_each=bytes_each)
+
+
+def _batch(task: Task, data: tuple) -> Any:
+    """The shapes of the inputs of one step."""
     count = task.batches.batch_size or task.batches.size
-    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), data[0])
-    params = jax.eval_shape(task.model.init, jax.random.key(0), x)
-    return task.model.apply, params, x
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), data[0])
+
+
+def _forward(model: Any, x: Any) -> tuple:
+    """The forward pass of one member on one batch, and its arguments, for an estimate of the memory it takes."""
+    return model.apply, jax.eval_shape(model.init, jax.random.key(0), x), x
 
 
 def _steps(steps: int | None, epochs: int | None, batches: Batches) -> int:

@@ -3,7 +3,8 @@
 `plan` takes points, labels, a symmetry and an architecture, fits the infinite ensemble and returns a `Plan`: expected
 `Errors` over training time, the members `Needed`, how invariance grows with members (`OrbitCurve`), what is known about
 each of the test `Points`, and for classes the `Accuracy`. A plan is printed (`table`), drawn (`figure`), written as one
-HTML file (`report`) or as JSON (`save`, `load`).
+HTML file (`report`) or as JSON (`save`, `load`), or all of it into one folder (`write`, with `checked_folder` to know
+beforehand that this will do). `versions` are those of the software that made it.
 
 Groups, actions, networks and times have names, as on the command line: `named_group`, `named_action`, `named_network`,
 `named_times`. Objects from `groups`, `reps` and `stax` are taken as well.
@@ -11,7 +12,8 @@ Groups, actions, networks and times have names, as on the command line: `named_g
 
 from ntk_equiv.planning._actions import named_action
 from ntk_equiv.planning._architectures import named_network
-from ntk_equiv.planning._compute import plan
+from ntk_equiv.planning._compute import plan, versions
+from ntk_equiv.planning._files import checked_folder
 from ntk_equiv.planning._groups import named_group
 from ntk_equiv.planning._plan import Plan
 from ntk_equiv.planning._records import Accuracy, Errors, Needed, OrbitCurve, Points
@@ -24,9 +26,11 @@ __all__ = [
     "OrbitCurve",
     "Plan",
     "Points",
+    "checked_folder",
     "named_action",
     "named_group",
     "named_network",
     "named_times",
     "plan",
+    "versions",
 ]

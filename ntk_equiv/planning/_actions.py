@@ -14,13 +14,10 @@ Where the last axis holds several copies of what `matrix`, `permutation` or `reg
 is acted upon. `rot90+matrix` turns the channels of a pixel along with the image, and so on.
 """
 
-from collections.abc import Callable
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv import groups, reps
+from ntk_equiv import reps
 from ntk_equiv._check import refusal
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.planning._groups import defining_matrices, defining_permutations, named_group

@@ -142,35 +142,33 @@ def plan(
     )
     found["notes"] = tuple(sorted(found["notes"], key=lambda note: not note.startswith("WARNING")))
     settings = {name: _as_text(value) for name, value in {**given, "delta": delta, "dtype": str(kind)}.items()}
-    described = _described(problem, group, rep_x, rep_y, ens, arch)
-    return Plan(settings, described, _versions(), violation=float(violation.relative), **found)
+    described = _described(problem, group, rep_x, rep_y, ens)
+    return Plan(settings, described, versions(), violation=float(violation.relative), **found)
 
 
 def _answers(question: _questions.Question, times: Any, at: Any, say: Callable[[str], None]) -> dict[str, Any]:
     """The parts of a plan that are computed from the ensemble."""
-    problem = question.problem
+    problem, rates = question.problem, question.rates
     times = _questions.all_times(question, times, at)
     say(f"errors at {len(times)} training times")
-    train = _questions.errors(question, problem.x, problem.y, times)
-    known = problem.y_test is not None
-    test = _questions.errors(question, problem.x_test, problem.y_test, times) if known else None
+    law = _questions.predictions(question, times)
+    given, tested, y_test = slice(len(problem.x)), slice(len(problem.x), None), problem.y_test
+    test = None if y_test is None else law.errors(tested, y_test)
     t = _questions.best_time(times, test, question.members) if at is None else float(at)
     say(f"members and orbits of {len(problem.x_test)} test points at t = {t:.3g}")
-    needed, orbit, points = _questions.invariance(question, t)
-    rates = question.rates
+    needed, orbit, points = _questions.invariance(question, law.variance[times == t][0, tested], t)
+    rate = float(question.ens.filter.learning_rate)  # type: ignore[attr-defined]
     return {
         "times": times,
-        "train": train,
+        "train": law.errors(given, problem.y),
         "test": test,
-        "baseline": float(np.mean((problem.y_test - problem.y.mean(axis=0)) ** 2))
-        if problem.y_test is not None
-        else None,
+        "baseline": None if y_test is None else float(np.mean((y_test - problem.y.mean(axis=0)) ** 2)),
         "t": t,
-        "stable_rate": float(2 * question.ens.filter.learning_rate / rates.max()) if rates.size else float("inf"),  # type: ignore[attr-defined]
+        "stable_rate": 2 * rate / float(rates.max()) if rates.size else float("inf"),
         "needed": needed,
         "orbit": orbit,
         "points": points,
-        "accuracy": _questions.accuracy(question, times, t),
+        "accuracy": _questions.accuracy(question, law.mean[:, tested], times, t),
     }
 
 
@@ -232,13 +230,12 @@ def _dtype(dtype: str | None) -> np.dtype:
     return np.dtype(dtype)
 
 
-def _described(problem: Problem, group: FiniteGroup, rep_x: Any, rep_y: Any, ens: Any, arch: Any) -> dict[str, Any]:
+def _described(problem: Problem, group: FiniteGroup, rep_x: Any, rep_y: Any, ens: Any) -> dict[str, Any]:
     return {
         "group": group.label,
         "order": group.order,
         "action": str(rep_x),
         "label_action": str(rep_y),
-        "network": _as_text(arch),
         "method": ens.method,
         "points": len(problem.x),
         "test_points": len(problem.x_test),
@@ -257,7 +254,8 @@ def _as_text(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """The versions of Python, this library and what it builds on."""
     found = {"python": platform.python_version()}
     for name in VERSIONS:
         try:

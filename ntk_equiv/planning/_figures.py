@@ -1,4 +1,4 @@
-"""The figure of a plan, in three panels: errors over training time, deviations over members, members over test points."""
+"""The figure of a plan: errors over training time, deviations over members, members over test points."""
 
 from typing import Any
 
@@ -6,7 +6,8 @@ import numpy as np
 
 from ntk_equiv import plotting
 from ntk_equiv._check import one_of
-from ntk_equiv.planning._sections import number
+from ntk_equiv.planning._short import place_of_time
+from ntk_equiv.planning._shown import number
 
 LABELS_BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
 
@@ -38,7 +39,7 @@ def _errors(plan: Any, ax: Any) -> None:
     for label, values, line, colour in curves:
         seen = shown & (values > floor)
         ax.plot(places[seen], values[seen], line, color=plotting.COLOURS[colour], label=label)
-    at = places[np.flatnonzero(plan.times == plan.t)[0]]
+    at = places[place_of_time(plan)]
     if at > 0:
         ax.axvline(at, color="#888888", linewidth=0.8, label=f"t = {number(plan.t)}, of this plan")
     ax.set(xscale="log", yscale="log", xlabel="training time t", ylabel="expected mean squared error")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ntk_equiv._check import refusal
-from ntk_equiv.planning import _sections
+from ntk_equiv.planning import _files, _sections
 from ntk_equiv.planning._records import Accuracy, Errors, Needed, OrbitCurve, Points
 
 FORMAT = 1
@@ -94,6 +94,22 @@ class Plan:
         path = Path(path)
         path.write_text(_report.html(self, figures=figures), encoding="utf-8")
         return path
+
+    def write(self, folder: Any, /, *, overwrite: bool = False, figures: bool = True) -> list[Path]:
+        """Write everything into a folder: report, JSON, tables and figure, each called plan and an ending.
+
+        Args:
+            folder: made if it is not there.
+            overwrite: whether files of another plan may be replaced.
+            figures: whether to draw figures, for which matplotlib has to be there.
+
+        Returns:
+            The files, the report first.
+
+        Raises:
+            ValueError: the folder holds a plan already, or cannot be written to.
+        """
+        return _files.written(self, _files.checked_folder(folder, overwrite=overwrite), figures=figures)
 
     def save(self, path: Any, /) -> Path:
         """Write all numbers, settings and versions as JSON, which `Plan.load` reads; infinities are written as text."""

@@ -1,4 +1,4 @@
-"""The problem of a user: points and labels, checked, brought into the form that theory takes, and what was done to them.
+"""The problem of a user: points and labels, checked and in the form that theory takes, and what was done to them.
 
 - labels that are whole numbers or names are classes, one-hot and centred: 1 − 1/k for the class, −1/k for the others;
 - bytes (uint8) are divided by 255, other whole numbers are taken as they are;
@@ -162,8 +162,9 @@ def _labels(y: np.ndarray, y_test: np.ndarray | None, labels: str) -> tuple[Any,
         got = f"{len(names)} different whole numbers"
         fix = 'Pass labels="regression" (--labels regression) if they are quantities, or "classes" if they are not.'
         raise refusal("y", expected=f"2 to {MANY_CLASSES} classes", got=got, fix=fix)
-    hot = np.eye(len(names))[place.reshape(-1)] - 1 / len(names)
-    said = f"Labels are {len(names)} classes, one-hot and centred: 1 − 1/{len(names)} for the class, −1/{len(names)} for others."
+    k = len(names)
+    hot = np.eye(k)[place.reshape(-1)] - 1 / k
+    said = f"Labels are {k} classes, one-hot and centred: 1 − 1/{k} for the class, −1/{k} for the others."
     found = (hot[: len(y)], None if y_test is None else hot[len(y) :])
     return *found, tuple(str(name) for name in names), [said]
 

@@ -1,7 +1,7 @@
 """The questions that a plan asks of the infinite ensemble, once it is fitted.
 
-    errors at all times         E mean (f̂ − y)² = bias + variance/M            `InfiniteEnsemble.expected_mse`
-    members, of the mean        P(‖f̂ − f̄‖ > δ) ≤ ε                             `bounds.required_members`
+    errors at all times         E mean (f̂ − y)² = mean (μ − y)² + mean Σ/M     `Errors`
+    members, of the mean        P(‖f̂ − f̄‖ > δ) ≤ ε                             `bounds.min_ensemble_size`
     members, over the orbit     P(max_g ‖f̂(ρ_X(g)x) − ρ_Y(g)f̂(x)‖ > δ) ≤ ε    `bounds.orbit_deviation`
 
 δ is a Euclidean distance over output channels, in the units of the labels.
@@ -74,28 +74,46 @@ def best_time(times: np.ndarray, test: Errors | None, members: int) -> float:
     return float(times[-1] if test is None else times[np.argmin(test.of(members))])
 
 
-def errors(question: Question, x: Any, y: Any, times: np.ndarray) -> Errors:
-    """Expected errors on given points at all times."""
-    found = question.ens.expected_mse(jnp.asarray(x), jnp.asarray(y), _on_device(question, times))
-    return Errors(np.asarray(found.bias, float), np.asarray(found.variance, float))
+@dataclasses.dataclass(frozen=True, eq=False)
+class Predictions:
+    """The law of a network at all times, on training points and then test points.
+
+    Attributes:
+        mean: of the infinite ensemble, [times, n + m] or [times, n + m, channels].
+        variance: of one network, of each channel, [times, n + m].
+    """
+
+    mean: np.ndarray
+    variance: np.ndarray
+
+    def errors(self, rows: slice, y: np.ndarray) -> Errors:
+        """Expected errors on some of the points."""
+        off = (self.mean[:, rows] - y[None]) ** 2
+        return Errors(off.reshape(len(off), -1).mean(axis=1), self.variance[:, rows].mean(axis=1))
 
 
-def invariance(question: Question, t: float) -> tuple[Needed, OrbitCurve, Points]:
-    """Everything about members and orbits at one time."""
+def predictions(question: Question, times: np.ndarray) -> Predictions:
+    """Mean and variance on all points at all times, both in one go: kernels and compilation are most of the cost."""
+    problem = question.problem
+    x = jnp.asarray(np.concatenate([problem.x, problem.x_test]))
+    t = jnp.asarray(times, x.dtype)
+    return Predictions(np.asarray(question.ens.mean(x, t), float), np.asarray(question.ens.var(x, t), float))
+
+
+def invariance(question: Question, variance: np.ndarray, t: float) -> tuple[Needed, OrbitCurve, Points]:
+    """Everything about members and orbits at one time, at which the test points have this variance."""
     ens, x, members = question.ens, jnp.asarray(question.problem.x_test), question.members
     tolerated = (question.delta, question.epsilon)
     draws = jax.random.split(question.key, 3)
     law = bounds.orbit_deviation(ens, x, t)
-    orbit_members, lower, upper = _orbit_members(question, law, draws[0])
-    single = np.atleast_1d(bounds.required_members(ens, x, t, *tolerated))
-    joint = bounds.required_members(ens, x, t, *tolerated, simultaneous="sampled", key=draws[1])
     channels = law.mean.shape[-1]
-    same = [None, None]
-    if question.problem.classes is not None:
-        same = [_same(law, size, draws[2]) for size in (1, members)]
+    orbit_members, lower, upper = _orbit_members(question, law, draws[0])
+    single = bounds.min_ensemble_size(variance, *tolerated, channels=channels)
+    joint = bounds.sampled_ensemble_size(ens.cov(x, t), *tolerated, key=draws[1], channels=channels)
+    classes = question.problem.classes is not None
     points = Points(
         index=question.problem.index,
-        scatter=np.sqrt(channels * np.asarray(ens.var(x, t), float)),
+        scatter=np.sqrt(channels * variance),
         mean_members=single,
         orbit_one=law.expected(1),
         orbit_many=law.expected(members),
@@ -104,12 +122,12 @@ def invariance(question: Question, t: float) -> tuple[Needed, OrbitCurve, Points
         orbit_upper=upper,
         bias=np.linalg.norm(law.bias, axis=2).max(axis=1),
         error=_distance(law, question.problem.y_test),
-        same_one=same[0],
-        same_many=same[1],
+        same_one=_same(law, 1, draws[2]) if classes else None,
+        same_many=_same(law, members, draws[2]) if classes else None,
     )
     needed = Needed(
         mean_worst=int(single.max()),
-        mean_bound=int(bounds.required_members(ens, x, t, *tolerated, simultaneous="sidak")),
+        mean_bound=bounds.simultaneous_ensemble_size(variance, *tolerated, channels=channels),
         mean_all=np.array([joint.value, joint.lower, joint.upper], float),
         orbit_worst=np.array([np.max(each) for each in (orbit_members, lower, upper)]),
         orbit_median=float(np.sort(orbit_members)[(len(orbit_members) - 1) // 2]),
@@ -118,16 +136,15 @@ def invariance(question: Question, t: float) -> tuple[Needed, OrbitCurve, Points
     return needed, _curve(law), points
 
 
-def accuracy(question: Question, times: np.ndarray, t: float) -> Accuracy | None:
-    """How many test points are classified rightly, if there are classes and test labels."""
-    problem, ens = question.problem, question.ens
+def accuracy(question: Question, mean: np.ndarray, times: np.ndarray, t: float) -> Accuracy | None:
+    """How many test points are classified rightly, if there are classes and test labels, from the mean there."""
+    problem = question.problem
     if problem.classes is None or problem.y_test is None:
         return None
+    over_time = (mean.argmax(axis=-1) == problem.y_test.argmax(axis=-1)[None]).mean(axis=1)
     x, y = jnp.asarray(problem.x_test), jnp.asarray(problem.y_test)
-    right = jnp.argmax(ens.mean(x, _on_device(question, times)), -1) == jnp.argmax(y, -1)[None]
-    over_time = np.asarray(right, float).mean(axis=1)
     one, many = (
-        ens.expected_accuracy(question.key, x, y, t, members=size, samples=DRAWS_OF_CLASSES)
+        question.ens.expected_accuracy(question.key, x, y, t, members=size, samples=DRAWS_OF_CLASSES)
         for size in (1, question.members)
     )
     at = float(over_time[np.flatnonzero(times == t)[0]])
@@ -160,7 +177,3 @@ def _distance(law: bounds.OrbitDeviation, y: np.ndarray | None) -> np.ndarray | 
     if y is None:
         return None
     return np.linalg.norm(law.mean[:, 0] - y.reshape(len(y), -1), axis=1)
-
-
-def _on_device(question: Question, times: np.ndarray) -> jax.Array:
-    return jnp.asarray(times, question.problem.x.dtype)

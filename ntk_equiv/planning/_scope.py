@@ -40,7 +40,7 @@ def symmetry_notes(found: Violation, rep_x: Representation, x: Any, /) -> list[s
     if found.holds(eps**0.6):
         notes.append(
             f"The network respects the symmetry: on {min(CHECKED, len(x))} points its kernels transform as they should "
-            f"up to {found.relative:.1g} of their size."
+            f"{f'up to {found.relative:.1g} of their size' if found.relative else 'exactly'}."
         )
     else:
         notes.append(
