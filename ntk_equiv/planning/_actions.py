@@ -139,20 +139,16 @@ def _copies(size: int, dim: int) -> int:
 
 
 def _advice(group: FiniteGroup, shape: Shape, argument: str) -> str:
-    """What would fit points of this shape: first with the same group, then with others."""
-    if argument != "action":
-        own = [name for name in VECTORS if _fits(name, group, shape)]
-        return f"These fit: {', '.join(own)}."
-    own = [name for name in KNOWN[:-1] if _fits(name, group, shape)]
-    if own:
-        return f"With this group, these fit: {', '.join(own)}."
-    sizes = sorted({size for size in (shape[-1], shape[0]) if 2 <= size <= 64}) if shape else []
-    candidates = ["C4", "D4", "C2", "O", *(f"C{size}" for size in sizes), *(f"S{size}" for size in sizes if size < 6)]
-    candidates += [f"C{shape[0]}xC{shape[1]}"] if len(shape) == 3 and shape[0] * shape[1] <= 1024 else []
-    found = [
-        f"{each} with {name}" for each in candidates for name in KNOWN[:-2] if _fits(name, named_group(each), shape)
-    ]
-    return f"Points of this shape fit {', '.join(found[:6])}." if found else "No other group that is known here fits."
+    """What would fit points of this shape: with the same group, or else with others."""
+    names = VECTORS if argument == "label_action" else KNOWN[:-2]  # every group acts by signs or not at all
+    own = [name for name in names if _fits(name, group, shape)]
+    if own or not shape:
+        return f"With this group, these fit: {', '.join(own) or 'none'}."
+    sizes = sorted({size for size in (shape[0], shape[-1]) if 2 <= size <= 64})
+    others = ["C4", "D4", "C2", "O", *(f"C{size}" for size in sizes), *(f"S{size}" for size in sizes if size < 6)]
+    others += [f"C{shape[0]}xC{shape[1]}"] if len(shape) == 3 and shape[0] * shape[1] <= 256 else []
+    found = [f"{other} with {name}" for name in names for other in others if _fits(name, named_group(other), shape)]
+    return f"Points of this shape fit {', '.join(found[:8])}." if found else "No other group that is known here fits."
 
 
 def _fits(name: str, group: FiniteGroup, shape: Shape) -> bool:

@@ -34,15 +34,17 @@ def _errors(plan: Any, ax: Any) -> None:
         ]
     places = _places(plan.times)
     shown = places > 0
-    # Errors below rounding would stretch the axis over nothing.
-    floor = 1e-12 * max(values.max() for _, values, _, _ in curves)
     for label, values, line, colour in curves:
-        seen = shown & (values > floor)
+        seen = shown & (values > 0)
         ax.plot(places[seen], values[seen], line, color=plotting.COLOURS[colour], label=label)
+    ax.set(xscale="log", yscale="log", xlabel="training time t", ylabel="expected mean squared error")
+    # Training points are fitted down to rounding, which would stretch the axis over nothing.
+    told = curves[-1][1] if plan.test is not None else plan.train.infinite[:1]
+    if told.min() > 0:
+        ax.set_ylim(bottom=max(told.min() / 30, 1e-14 * told.max()))
     at = places[place_of_time(plan)]
     if at > 0:
         ax.axvline(at, color="#888888", linewidth=0.8, label=f"t = {number(plan.t)}, of this plan")
-    ax.set(xscale="log", yscale="log", xlabel="training time t", ylabel="expected mean squared error")
     ax.set_title("Theory: error over training time")
     if np.isinf(plan.times).any() and shown.any():
         ax.annotate("∞", (places[-1], 0), xycoords=("data", "axes fraction"), xytext=(0, 3), textcoords="offset points")

@@ -22,6 +22,8 @@ from ntk_equiv.planning._records import Accuracy, Errors, Needed, OrbitCurve, Po
 from ntk_equiv.planning._times import telling_times
 
 DRAWS_OF_CLASSES = 2000
+# An error that is larger by this part is as good as another.
+NEGLIGIBLE = 0.01
 # Sizes of ensembles for which the deviation over orbits is told: powers of ten, and three times these.
 SIZES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 
@@ -70,8 +72,11 @@ def all_times(question: Question, times: np.ndarray | None, at: Any) -> np.ndarr
 
 
 def best_time(times: np.ndarray, test: Errors | None, members: int) -> float:
-    """The time of the least expected test error; the last one if there are no labels to test with."""
-    return float(times[-1] if test is None else times[np.argmin(test.of(members))])
+    """The first time at which the expected test error is as good as at its least; the last one without test labels."""
+    if test is None:
+        return float(times[-1])
+    expected = test.of(members)
+    return float(times[np.argmax(expected <= (1 + NEGLIGIBLE) * expected.min())])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

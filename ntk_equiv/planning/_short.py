@@ -35,8 +35,8 @@ def _members(plan: Any) -> str:
             f"ensemble itself deviates by {delta} or more; {half}."
         )
     return (
-        f"{whole(needed.orbit_worst[0])} (surely {whole(needed.orbit_worst[2])}) make the predictions over the orbit "
-        f"of any test point agree up to {delta} with a probability of {sure}, each point by itself; {half}. To be "
+        f"{whole(needed.orbit_worst[0])} (with the error of sampling, at most {whole(needed.orbit_worst[2])}) make the "
+        f"predictions over the orbit of any test point agree up to {delta} with a probability of {sure}; {half}. To be "
         f"within {delta} of the infinite ensemble takes {whole(needed.mean_worst)} for any point by itself, and "
         f"{whole(needed.mean_all[0])} for all {count} at once."
     )
@@ -59,9 +59,9 @@ def _reason(plan: Any) -> str:
         return "as was asked"
     if plan.test is None:
         return "the last time, for lack of test labels to choose it by"
-    edge = {0: ", the first that was looked at", len(plan.times) - 1: ", the last that was looked at"}
-    least = f"where the expected test error of {plan.settings['members']} members is least"
-    return least + edge.get(place_of_time(plan), "")
+    edge = {0: " (no earlier one was looked at)", len(plan.times) - 1: " (no later one was looked at)"}
+    error = f"the expected test error of {plan.settings['members']} members"
+    return f"the first time at which {error} is within 1 % of its least{edge.get(place_of_time(plan), '')}"
 
 
 def _error(plan: Any) -> str:
