@@ -5,7 +5,6 @@ from typing import Any
 import jax.numpy as jnp
 
 from ntk_equiv._typing import KernelFn
-from ntk_equiv.infinite import InfiniteEnsemble
 from ntk_equiv.reps import Representation
 from ntk_equiv.theorems import Violation, kernel_transformation
 
@@ -52,7 +51,7 @@ def symmetry_notes(found: Violation, rep_x: Representation, x: Any, /) -> list[s
     return notes
 
 
-def ensemble_notes(ens: InfiniteEnsemble, bias: float, delta: float, /) -> list[str]:
+def ensemble_notes(ens: Any, bias: float, delta: float, /) -> list[str]:
     """What the trained ensemble says about itself."""
     notes = []
     if ens.method == "dense":

@@ -15,7 +15,7 @@ SETTINGS = {
     "times": ["1", "10", "100", "inf"],
     "learning_rate": 0.5,
     "members": 7,
-    "delta": 0.1,
+    "delta": 0.02,
     "epsilon": 0.1,
     "samples": 2000,
 }

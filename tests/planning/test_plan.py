@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +13,11 @@ import pytest
 
 from ntk_equiv import InfiniteEnsemble, augment, bounds, filters, groups, planning, reps
 from ntk_equiv.planning._questions import best_time
+from ntk_equiv.planning._scope import ensemble_notes
 from tests.planning.problems import IMAGES, SETTINGS, VECTORS
 from tests.tolerances import REDUCTION, assert_close
+
+DELTA, EPSILON = SETTINGS["delta"], SETTINGS["epsilon"]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +74,7 @@ def test_errors_are_those_of_the_formulas_in_numpy(found):
 def test_members_and_invariance_are_those_of_bounds(found, ensemble):
     x_test, key = jnp.asarray(VECTORS[2]), jax.random.split(jax.random.key(0), 3)[0]
     law = bounds.orbit_deviation(ensemble, x_test, found.t)
-    members = law.members(0.1, 0.1, key=key, samples=2000)
+    members = law.members(DELTA, EPSILON, key=key, samples=2000)
     assert found.points.orbit_members.tolist() == members.value.tolist()
     assert found.points.orbit_upper.tolist() == members.upper.tolist()
     worst = np.argmax(members.value)
@@ -79,13 +83,13 @@ def test_members_and_invariance_are_those_of_bounds(found, ensemble):
     assert_close(found.points.orbit_one, law.expected(1), REDUCTION)
     assert_close(found.points.orbit_many, law.expected(7), REDUCTION)
     assert_close(found.orbit.mean[2], law.expected(10).mean(), REDUCTION)
-    single = bounds.required_members(ensemble, x_test, found.t, 0.1, 0.1)
+    single = bounds.required_members(ensemble, x_test, found.t, DELTA, EPSILON)
     assert found.points.mean_members.tolist() == single.tolist()
     assert found.needed.mean_worst == single.max() <= found.needed.mean_bound
     # What is said to be enough is, and half of it is not, by draws of other members.
     other = jax.random.key(1)
-    assert law.probability(members.upper[worst], 0.1, key=other).lower[worst] <= 0.1
-    assert law.probability(max(1, members.lower[worst] // 2), 0.1, key=other).upper[worst] > 0.1
+    assert law.probability(members.upper[worst], DELTA, key=other).lower[worst] <= EPSILON
+    assert law.probability(max(1, members.lower[worst] // 2), DELTA, key=other).upper[worst] > EPSILON
     assert found.points.bias.max() < 1e-12
 
 
@@ -121,6 +125,13 @@ def test_classes_are_told_with_accuracies_and_orbits(approximate):
     assert accuracy.infinite == accuracy.over_time[list(approximate.times).index(approximate.t)]
     assert accuracy.one[0] <= accuracy.many[0] <= 1
     assert "same class, of 8" in approximate.table()
+
+
+def test_single_precision_is_warned_of():
+    single = SimpleNamespace(method="reduced", y=jnp.zeros(3, jnp.float32))
+    (note,) = ensemble_notes(single, 0.0, 0.1)
+    assert note.startswith("WARNING: computed in single precision")
+    assert ensemble_notes(SimpleNamespace(method="reduced", y=jnp.zeros(3)), 0.0, 0.1) == []
 
 
 @pytest.mark.parametrize("name", ["found", "approximate"])
