@@ -104,11 +104,13 @@ def plan(
         >>> from ntk_equiv import planning
         >>> x = np.random.default_rng(0).normal(size=(12, 2))
         >>> y = np.linalg.norm(x, axis=1)
-        >>> found = planning.plan(x, y, group="C4", action="matrix", times=[1, 10, 100], delta=0.5, samples=1000)
+        >>> found = planning.plan(x, y, group="C4", action="matrix", times=[1, 10, 100], delta=0.05, samples=1000)
         >>> found
-        <plan for 10 points under 4 elements of cyclic(4), at t = 10>
-        >>> print(found.test.of(10).round(2))       # expected test error of ten members
-        [0.5  0.05 0.05]
+        <plan for 10 points under 4 elements of cyclic(4), at t = 100>
+        >>> print(found.test.of(10).round(3))                       # expected test error of ten members, over time
+        [0.041 0.002 0.   ]
+        >>> found.points.index.tolist(), found.points.worst().tolist()     # points 2 and 9 were held out, 9 is worse
+        ([2, 9], [1, 0])
     """
     given = {name: value for name, value in locals().items() if name not in ("x", "y", "x_test", "y_test", "progress")}
     say = progress or (lambda text: None)

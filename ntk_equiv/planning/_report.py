@@ -32,8 +32,8 @@ img { max-width: 100%; width: 34rem; height: auto; background: #fff; border-radi
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
 th, td { padding: .3rem .8rem .3rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
-th { font-weight: 650; white-space: nowrap; }
-td:first-child { white-space: nowrap; }
+th { font-weight: 650; }
+@media (min-width: 40rem) { th, td:first-child { white-space: nowrap; } }
 @media print { :root { color-scheme: light; --ink: #000; --paper: #fff; --card: #fff; --line: #999; --soft: #333; }
   body { max-width: none; font-size: 10pt; } nav { display: none; } .wide { overflow: visible; }
   figure, tr, li, dl { break-inside: avoid; } h2 { break-after: avoid; } img { width: 12cm; } }

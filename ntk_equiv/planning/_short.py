@@ -11,7 +11,7 @@ from ntk_equiv.planning._shown import number, whole
 def answers(plan: Any, /) -> tuple[str, ...]:
     """How many members, how long to train, how large an error, on which inputs."""
     worst = ", ".join(str(plan.points.index[row]) for row in plan.points.worst(5))
-    inputs = f"predictions of members vary most over the orbits of test points {worst} (counted from 0)."
+    inputs = f"predictions of members vary most over the orbits of these test points, counted from 0: {worst}."
     return (
         f"How many members: {_members(plan)}",
         f"How long to train: {_time(plan)}",
@@ -38,7 +38,7 @@ def _members(plan: Any) -> str:
         f"{whole(needed.orbit_worst[0])} (with the error of sampling, at most {whole(needed.orbit_worst[2])}) make the "
         f"predictions over the orbit of any test point agree up to {delta} with a probability of {sure}; {half}. To be "
         f"within {delta} of the infinite ensemble takes {whole(needed.mean_worst)} for any point by itself, and "
-        f"{whole(needed.mean_all[0])} for all {count} at once."
+        f"{whole(needed.mean_all[0])} for all of them ({count}) at once."
     )
 
 
@@ -49,7 +49,8 @@ def _time(plan: Any) -> str:
     rate = plan.stable_rate / 2
     steps = math.ceil(plan.t * plan.settings["learning_rate"] / rate)
     return (
-        f"to t = {number(plan.t)}, {_reason(plan)}. That is about {whole(steps)} steps of full-batch gradient descent "
+        f"to t = {number(plan.t)}, {_reason(plan)}. That is about {whole(steps)} step{'s' * (steps != 1)} of full-batch "
+        f"gradient descent "
         f"at a rate of {number(rate)}; {stable}."
     )
 

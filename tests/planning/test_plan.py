@@ -214,10 +214,11 @@ def test_everything_is_written_into_one_folder_and_nothing_replaced(found, tmp_p
     paths = found.write(tmp_path / "new" / "plan")
     assert [path.name for path in paths] == ["plan.html", "plan.json", "plan.txt", "plan.pdf", "plan.png"]
     assert all(path.stat().st_size for path in paths)
-    before = [path.read_bytes() for path in paths]
+    before = [path.read_bytes() for path in paths[1:3]]
     with pytest.raises(ValueError, match="`out` must be a folder without a plan"):
         found.write(tmp_path / "new" / "plan")
-    assert [path.read_bytes() for path in found.write(tmp_path / "new" / "plan", overwrite=True)] == before
+    again = found.write(tmp_path / "new" / "plan", overwrite=True, figures=False)
+    assert [path.read_bytes() for path in again[1:]] == before
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="`out` must be a folder that can be written to"):
         found.write(tmp_path / "file" / "plan")
