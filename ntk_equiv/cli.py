@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 _AsWritten = argparse.RawDescriptionHelpFormatter
@@ -92,7 +93,7 @@ def _plan(asked: argparse.Namespace) -> None:
         fix = "Install matplotlib (`pip install 'ntk-equiv[plots]'`), or leave figures out with --no-figures."
         raise refusal("figures", expected="left out without matplotlib", got="wanted", fix=fix)
     folder = planning.checked_folder(asked.out or f"{asked.data.stem}-plan", overwrite=asked.overwrite)
-    given = datasets.npz_arrays(asked.data, ("x", "y"), optional=("x_test", "y_test"))
+    given: dict[str, Any] = datasets.npz_arrays(asked.data, ("x", "y"), optional=("x_test", "y_test"))
     with _precision("float32" if asked.float32 else "float64") as dtype:
         settings = {name: getattr(asked, name) for name in SETTINGS}
         say = None if asked.quiet else lambda text: print(f"{text} …", file=sys.stderr, flush=True)
@@ -126,7 +127,7 @@ def _precision(dtype: str) -> Iterator[str]:
     """Double precision in this program, unless single is asked for; as it was afterwards."""
     import jax
 
-    before = jax.config.jax_enable_x64
+    before = jax.config.jax_enable_x64  # type: ignore[attr-defined]
     jax.config.update("jax_enable_x64", before or dtype == "float64")
     try:
         yield dtype

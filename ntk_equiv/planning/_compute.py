@@ -224,10 +224,11 @@ def _probability(epsilon: Any) -> float:
 
 
 def _dtype(dtype: str | None) -> np.dtype:
+    default = np.dtype(jnp.result_type(float))
     if dtype is None:
-        return np.dtype(jnp.result_type(float))
+        return default
     one_of(dtype, ("float64", "float32"), "dtype")
-    if dtype == "float64" and not jax.config.jax_enable_x64:
+    if dtype == "float64" != default:
         fix = 'Say `jax.config.update("jax_enable_x64", True)` before anything else.'
         raise refusal("dtype", expected="float32 while JAX has double precision off", got=dtype, fix=fix)
     return np.dtype(dtype)

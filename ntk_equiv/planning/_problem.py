@@ -151,7 +151,7 @@ def _labels(y: np.ndarray, y_test: np.ndarray | None, labels: str) -> tuple[Any,
     if labels == "regression" or (labels == "auto" and y.dtype.kind == "f"):
         if y.dtype.kind == "U":
             raise refusal("labels", expected="classes for labels that are text", got="regression", fix="Leave it out.")
-        return *(None if part is None else part.astype(float) for part in (y, y_test)), None, []
+        return y.astype(float), None if y_test is None else y_test.astype(float), None, []
     if every.ndim == 2 and every.shape[1] == 1:
         every = every[:, 0]
     if every.ndim != 1:

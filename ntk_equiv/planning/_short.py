@@ -48,11 +48,8 @@ def _time(plan: Any) -> str:
         return f"to the end, t = ∞, {_reason(plan)}. For the rate of full-batch gradient descent, {stable}."
     rate = plan.stable_rate / 2
     steps = math.ceil(plan.t * plan.settings["learning_rate"] / rate)
-    return (
-        f"to t = {number(plan.t)}, {_reason(plan)}. That is about {whole(steps)} step{'s' * (steps != 1)} of full-batch "
-        f"gradient descent "
-        f"at a rate of {number(rate)}; {stable}."
-    )
+    descent = f"{whole(steps)} step{'s' * (steps != 1)} of full-batch gradient descent at a rate of {number(rate)}"
+    return f"to t = {number(plan.t)}, {_reason(plan)}. That is about {descent}; {stable}."
 
 
 def _reason(plan: Any) -> str:
