@@ -228,7 +228,7 @@ def _dtype(dtype: str | None) -> np.dtype:
     if dtype is None:
         return default
     one_of(dtype, ("float64", "float32"), "dtype")
-    if dtype == "float64" != default:
+    if dtype != default and dtype == "float64":
         fix = 'Say `jax.config.update("jax_enable_x64", True)` before anything else.'
         raise refusal("dtype", expected="float32 while JAX has double precision off", got=dtype, fix=fix)
     return np.dtype(dtype)
