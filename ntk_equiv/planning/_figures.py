@@ -29,8 +29,8 @@ def _errors(plan: Any, ax: Any) -> None:
     if plan.test is not None:
         curves += [
             ("test points, one network", plan.test.of(1), "-", 1),
-            (f"test points, {members} members", plan.test.of(members), "-.", 2),
             ("test points, infinite", plan.test.infinite, "-", 0),
+            (f"test points, {members} members", plan.test.of(members), "-.", 2),
         ]
     places = _places(plan.times)
     shown = places > 0
@@ -39,9 +39,9 @@ def _errors(plan: Any, ax: Any) -> None:
         ax.plot(places[seen], values[seen], line, color=plotting.COLOURS[colour], label=label)
     ax.set(xscale="log", yscale="log", xlabel="training time t", ylabel="expected mean squared error")
     # Training points are fitted down to rounding, which would stretch the axis over nothing.
-    told = curves[-1][1] if plan.test is not None else plan.train.infinite[:1]
+    told = plan.train.infinite[:1] if plan.test is None else plan.test.infinite
     if told.min() > 0:
-        ax.set_ylim(bottom=max(told.min() / 30, 1e-14 * told.max()))
+        ax.set_ylim(told.min() / 30, 2 * max(values.max() for _, values, _, _ in curves))
     at = places[place_of_time(plan)]
     if at > 0:
         ax.axvline(at, color="#888888", linewidth=0.8, label=f"t = {number(plan.t)}, of this plan")

@@ -25,6 +25,7 @@ def measured(kernel_fn: KernelFn, rep_x: Representation, x: Any, /) -> Violation
 def symmetry_notes(found: Violation, rep_x: Representation, x: Any, /) -> list[str]:
     """What these measurements mean."""
     notes, eps = [], float(jnp.finfo(x.dtype).eps)
+    count = f"{min(CHECKED, len(x))} point{'s' * (len(x) > 1)}"
     if not rep_x.exact:
         grid = x.shape[1:3]
         error = (
@@ -38,13 +39,13 @@ def symmetry_notes(found: Violation, rep_x: Representation, x: Any, /) -> list[s
         )
     if found.holds(eps**0.6):
         notes.append(
-            f"The network respects the symmetry: on {min(CHECKED, len(x))} points its kernels transform as they should "
+            f"The network respects the symmetry: on {count} its kernels transform as they should "
             f"{f'up to {found.relative:.1g} of their size' if found.relative else 'exactly'}."
         )
     else:
         notes.append(
             f"WARNING: the network with this action does not respect the symmetry, the kernels are off by "
-            f"{found.relative:.2g} of their size on {min(CHECKED, len(x))} points. The theorem does not apply: even "
+            f"{found.relative:.2g} of their size on {count}. The theorem does not apply: even "
             "infinitely many members need not be equivariant. What is said here is computed without it and remains "
             "right."
         )
