@@ -1,5 +1,6 @@
 """The command line: what it computes, prints and writes, and what it answers to mistakes."""
 
+import inspect
 import subprocess
 import sys
 import tomllib
