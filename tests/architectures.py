@@ -82,6 +82,32 @@ def _partly_aggregated(stax: Any) -> Any:
     return stax.serial(stax.Dense(8), stax.Aggregate(aggregate_axis=(2,)), stax.Dense(8), stax.Relu(), stax.Flatten())
 
 
+def side_by_side(fan_in: Callable, *branches: Callable[[Any], list], first: Callable) -> Callable:
+    """The given branches behind one layer, put together by a fan-in, and a small network on top."""
+
+    def build(stax: Any) -> Any:
+        parts = stax.parallel(*(stax.serial(*branch(stax)) for branch in branches))
+        top = [stax.Dense(8, 1.2, 0.1), stax.Erf(), stax.Flatten(), stax.Dense(1)]
+        return stax.serial(first(stax), stax.FanOut(len(branches)), parts, fan_in(stax), *top)
+
+    return build
+
+
+def _hermite(stax: Any) -> Any:
+    """Unit variance, which neural-tangents assumes, is what `Rbf` and a dense layer without bias deliver."""
+    return stax.serial(stax.Dense(8), stax.Rbf(0.4), stax.Dense(8), stax.Hermite(3), stax.Dense(1))
+
+
+def _dropout_conv(stax: Any) -> Any:
+    first = [stax.Conv(8, (2,), b_std=0.1), stax.Erf(), stax.Dropout(0.6), stax.AvgPool((2,))]
+    return stax.serial(*first, stax.Conv(8, (2,)), stax.Erf(), stax.Dropout(0.8), stax.Flatten(), stax.Dense(1))
+
+
+def arcsine_dual(cov12: jax.Array, var1: jax.Array, var2: jax.Array) -> jax.Array:
+    """E[erf(u) erf(v)]."""
+    return 2 / jnp.pi * jnp.arcsin(2 * cov12 / jnp.sqrt((1 + 2 * var1) * (1 + 2 * var2)))
+
+
 _dense = lambda stax: stax.Dense(1, 1.3, 0.2)  # noqa: E731
 _flatten = lambda stax: stax.Flatten()  # noqa: E731
 _gap = lambda stax: stax.GlobalAvgPool()  # noqa: E731
@@ -163,4 +189,59 @@ ARCHITECTURES = [
     Architecture("graph-sum", gnn(lambda s: s.GlobalSumPool(), _dense, depth=1), (4, 3), graph=True),
     Architecture("graph-along-one-axis", _partly_aggregated, (2, 3, 2), graph=True, axes=(2,)),
     Architecture("graph-flatten", gnn(_flatten, _dense, depth=2), (4, 3), graph=True),
+    Architecture("rbf", mlp(lambda s: s.Rbf(), 1, 0.8), (7,)),
+    Architecture("gaussian", mlp(lambda s: s.Gaussian(1.2, -0.6), 2), (7,)),
+    Architecture("exponential", mlp(lambda s: s.Exp(0.7, 0.5), 1), (7,)),
+    Architecture("monomial", mlp(lambda s: s.Monomial(5), 1, 0.6), (7,)),
+    Architecture("sigmoid-like", mlp(lambda s: s.Sigmoid_like(), 1), (7,)),
+    Architecture("polynomial", mlp(lambda s: s.Polynomial([0.3, -1.0, 0.2, 0.1]), 2, 0.8), (7,)),
+    Architecture("exp-normalized", mlp(lambda s: s.ExpNormalized(0.8, -0.7), 1), (7,)),
+    Architecture("sign", mlp(lambda s: s.Sign(), 2), (7,)),
+    Architecture("hermite", _hermite, (7,)),
+    Architecture("elementwise", mlp(lambda s: s.Elementwise(jax.scipy.special.erf, arcsine_dual), 1), (7,)),
+    Architecture(
+        "product",
+        side_by_side(
+            lambda s: s.FanInProd(),
+            lambda s: [s.Erf(), s.Dense(8, 1.2, 0.1)],
+            lambda s: [s.Sin(), s.Dense(8)],
+            lambda s: [s.Gelu()],
+            first=lambda s: s.Dense(8),
+        ),
+        (7,),
+    ),
+    Architecture(
+        "joined-channels",
+        side_by_side(
+            lambda s: s.FanInConcat(),
+            lambda s: [s.Relu(), s.Conv(8, (2,), padding="SAME", W_std=1.2)],
+            lambda s: [s.Erf()],
+            first=lambda s: s.Conv(3, (2,), b_std=0.2),
+        ),
+        (4, 2),
+    ),
+    Architecture("dropout", mlp(lambda s: s.serial(s.Erf(), s.Dropout(0.7)), 2), (7,)),
+    Architecture(
+        "joined-positions",
+        side_by_side(
+            lambda s: s.FanInConcat(1),
+            lambda s: [s.Conv(8, (2,), W_std=1.2)],
+            lambda s: [s.Conv(8, (3,), b_std=0.3)],
+            first=lambda s: s.Identity(),
+        ),
+        (4, 2),
+    ),
+    Architecture(
+        "joined-positions-pooled",
+        lambda s: s.serial(
+            s.FanOut(2),
+            s.parallel(s.Conv(8, (2, 2), b_std=0.3), s.Conv(8, (1, 2), W_std=1.3)),
+            s.FanInConcat(-3),
+            s.Erf(),
+            s.GlobalAvgPool(),
+            s.Dense(1),
+        ),
+        (3, 3, 2),
+    ),
+    Architecture("dropout-conv", _dropout_conv, (5, 2)),
 ]

@@ -110,7 +110,7 @@ class KernelFn:
             raise refusal(
                 "kernel_fn",
                 expected="that of a fully connected network on vectors",
-                got="a network with convolutions, pooling or graphs",
+                got="a network with convolutions, pooling, graphs or dropout",
                 fix="Evaluate it on inputs instead: its kernel is no function of norms and cosine.",
             )
         q1, q2, cosine = jnp.broadcast_arrays(q1, q2, cosine)
