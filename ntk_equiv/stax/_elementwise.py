@@ -72,10 +72,7 @@ def Elementwise(
         >>> print(*kernel_fn(jnp.ones((1, 1))))  # E[u⁴] = 3, and 3 + E[(2u)²]
         [[3.]] [[7.]]
     """
-    for function, argument in ((fn, "fn"), (nngp_fn, "nngp_fn"), (d_nngp_fn, "d_nngp_fn")):
-        if function is not None and not callable(function):
-            fix = "Pass the function itself."
-            raise refusal(argument, expected="a function", got=repr(function), fix=fix, kind=TypeError)
+    _check_callable(fn=fn, nngp_fn=nngp_fn, d_nngp_fn=d_nngp_fn)
     if nngp_fn is None and (fn is None or d_nngp_fn is not None):
         got = "nothing to apply" if d_nngp_fn is None else "`d_nngp_fn` alone"
         fix = "`fn` makes a finite network, `nngp_fn` its kernels; pass at least one of the two."
@@ -102,6 +99,13 @@ def _applied(fn: Callable | None) -> Callable:
         return y
 
     return apply
+
+
+def _check_callable(**functions: Any) -> None:
+    for argument, function in functions.items():
+        if function is not None and not callable(function):
+            fix = "Pass the function itself."
+            raise refusal(argument, expected="a function", got=repr(function), fix=fix, kind=TypeError)
 
 
 def _check_scalar(function: Callable, argument: str) -> None:

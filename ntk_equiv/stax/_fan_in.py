@@ -96,12 +96,12 @@ class Joined(Rule):
         wide, covs = any(p.wide for p in points), [jnp.asarray(p.cov) for p in points]
         axis = self.spatial(len(points[0].grid))
         if axis is None:
-            weights = _shares(points)
-            cov = _added([share * cov for share, cov in zip(weights, covs, strict=True)])
-            channels = None if points[0].channels is None else sum(p.channels or 0 for p in points)
-            joined = dataclasses.replace(points[0], gaussian=False, channels=channels, wide=wide)
+            widths = _widths(points)
+            shares = [width / sum(widths) for width in widths]
+            cov = _added([share * cov for share, cov in zip(shares, covs, strict=True)])
+            joined = dataclasses.replace(points[0], gaussian=False, channels=sum(widths), wide=wide)
             shape = (covs[0].shape[0], *[1] * len(points[0].grid))
-            return joined.with_cov(cov, full=points[0].full), tuple(jnp.full(shape, w, cov.dtype) for w in weights)
+            return joined.with_cov(cov, full=points[0].full), tuple(jnp.full(shape, s, cov.dtype) for s in shares)
         _check_positions(points, axis)
         grid = list(points[0].grid)
         grid[axis] = sum(p.grid[axis] for p in points)
@@ -231,17 +231,17 @@ def _blocks(arrays: list[Array], batch_axes: int, axis: int, *, full: bool) -> A
     return jnp.concatenate(columns, row + 1)
 
 
-def _shares(points: tuple[Points, ...]) -> list[float]:
-    """The part of the channels that each branch has."""
+def _widths(points: tuple[Points, ...]) -> list[int]:
+    """How many channels each branch has."""
     _check_equal_grids(points)
-    widths = [p.channels for p in points]
-    if None in widths:
+    widths = [p.channels for p in points if p.channels is not None]
+    if len(widths) < len(points):
         fix = "Begin each branch with a Dense layer."
         raise refusal("layers", expected="branches of known width", got="one that passes on its input", fix=fix)
-    return [width / sum(widths) for width in widths]
+    return widths
 
 
-def _check_several(points: tuple[Points, ...], name: str) -> None:
+def _check_several(points: Any, name: str) -> None:
     if not isinstance(points, tuple):
         expected = f"several branches before `{name}`"
         raise refusal("layers", expected=expected, got="one", fix="Put `FanOut` before it.")
