@@ -82,13 +82,24 @@ def _partly_aggregated(stax: Any) -> Any:
     return stax.serial(stax.Dense(8), stax.Aggregate(aggregate_axis=(2,)), stax.Dense(8), stax.Relu(), stax.Flatten())
 
 
-def side_by_side(fan_in: Callable, *branches: Callable[[Any], list], first: Callable) -> Callable:
-    """The given branches behind one layer, put together by a fan-in, and a small network on top."""
+def side_by_side(fan_in: Callable, *branches: Callable[[Any], list]) -> Callable:
+    """A dense layer, branches behind it, and their fan-in under a linear read-out."""
 
     def build(stax: Any) -> Any:
         parts = stax.parallel(*(stax.serial(*branch(stax)) for branch in branches))
-        top = [stax.Dense(8, 1.2, 0.1), stax.Erf(), stax.Flatten(), stax.Dense(1)]
-        return stax.serial(first(stax), stax.FanOut(len(branches)), parts, fan_in(stax), *top)
+        return stax.serial(stax.Dense(8, 1.2, 0.2), stax.FanOut(len(branches)), parts, fan_in(stax), stax.Dense(1))
+
+    return build
+
+
+def joined_positions(*tail: Callable[[Any], Any], axis: int, rank: int) -> Callable:
+    """Two convolutions joined along a spatial axis, an activation, and the given layers."""
+
+    def build(stax: Any) -> Any:
+        shapes = (2,) * rank, (1, *[2] * (rank - 1))
+        branches = stax.parallel(*(stax.Conv(8, shape, W_std=1.3, b_std=0.3) for shape in shapes))
+        layers = [stax.FanOut(2), branches, stax.FanInConcat(axis), stax.Erf()]
+        return stax.serial(*layers, *(layer(stax) for layer in tail))
 
     return build
 
@@ -100,7 +111,7 @@ def _hermite(stax: Any) -> Any:
 
 def _dropout_conv(stax: Any) -> Any:
     first = [stax.Conv(8, (2,), b_std=0.1), stax.Erf(), stax.Dropout(0.6), stax.AvgPool((2,))]
-    return stax.serial(*first, stax.Conv(8, (2,)), stax.Erf(), stax.Dropout(0.8), stax.Flatten(), stax.Dense(1))
+    return stax.serial(*first, stax.Dense(8), stax.Sin(), stax.Dropout(0.8), stax.Flatten())
 
 
 def arcsine_dual(cov12: jax.Array, var1: jax.Array, var2: jax.Array) -> jax.Array:
@@ -206,42 +217,16 @@ ARCHITECTURES = [
             lambda s: [s.Erf(), s.Dense(8, 1.2, 0.1)],
             lambda s: [s.Sin(), s.Dense(8)],
             lambda s: [s.Gelu()],
-            first=lambda s: s.Dense(8),
         ),
         (7,),
     ),
     Architecture(
         "joined-channels",
-        side_by_side(
-            lambda s: s.FanInConcat(),
-            lambda s: [s.Relu(), s.Conv(8, (2,), padding="SAME", W_std=1.2)],
-            lambda s: [s.Erf()],
-            first=lambda s: s.Conv(3, (2,), b_std=0.2),
-        ),
-        (4, 2),
+        side_by_side(lambda s: s.FanInConcat(), lambda s: [s.Erf(), s.Dense(5, 1.3)], lambda s: [s.Cos()]),
+        (7,),
     ),
+    Architecture("joined-positions", joined_positions(_flatten, _dense, axis=1, rank=1), (4, 2)),
+    Architecture("joined-positions-pooled", joined_positions(_gap, axis=-3, rank=2), (3, 3, 2)),
     Architecture("dropout", mlp(lambda s: s.serial(s.Erf(), s.Dropout(0.7)), 2), (7,)),
-    Architecture(
-        "joined-positions",
-        side_by_side(
-            lambda s: s.FanInConcat(1),
-            lambda s: [s.Conv(8, (2,), W_std=1.2)],
-            lambda s: [s.Conv(8, (3,), b_std=0.3)],
-            first=lambda s: s.Identity(),
-        ),
-        (4, 2),
-    ),
-    Architecture(
-        "joined-positions-pooled",
-        lambda s: s.serial(
-            s.FanOut(2),
-            s.parallel(s.Conv(8, (2, 2), b_std=0.3), s.Conv(8, (1, 2), W_std=1.3)),
-            s.FanInConcat(-3),
-            s.Erf(),
-            s.GlobalAvgPool(),
-            s.Dense(1),
-        ),
-        (3, 3, 2),
-    ),
-    Architecture("dropout-conv", _dropout_conv, (5, 2)),
+    Architecture("dropout-conv", _dropout_conv, (4, 2)),
 ]

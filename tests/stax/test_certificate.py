@@ -26,7 +26,8 @@ SMOOTH = {
 KINKED = {"relu": stax.Relu(), "leaky": stax.LeakyRelu(0.2), "abs": stax.Abs(), "sign": stax.Sign()}
 
 
-@pytest.mark.parametrize("name", [*SMOOTH, *KINKED, "numerical"])
+# One of each kind of rule: with its own cosine, with gaps, with sums of powers.
+@pytest.mark.parametrize("name", ["erf", "relu", "leaky", "abs", "sign", "exp-normalized", "polynomial", "numerical"])
 def test_the_radial_kernel_is_the_kernel(name):
     kernel_fn = network((SMOOTH | KINKED | {"numerical": stax.ElementwiseNumerical(jnp.tanh, 12)})[name])
     assert kernel_fn.certificate.dot_product
