@@ -49,8 +49,8 @@ class Mask(Rule):
         return dataclasses.replace(points, gaussian=False)
 
     def trace(self, points: Points) -> Trace:
-        inputs = [leaf for leaf in (points.nodes, points.adjacency) if leaf is not None]
-        return tuple(leaf.reshape(leaf.shape[0], -1) for leaf in inputs)
+        inputs = {"nodes": points.nodes, "adjacency": points.adjacency}
+        return {name: leaf.reshape(leaf.shape[0], -1) for name, leaf in inputs.items() if leaf is not None}
 
     def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
         after, trace = self.output(points), self.trace(points)
@@ -62,9 +62,9 @@ class Mask(Rule):
         return after.with_cov(self.scaled(points.cov, everywhere, full=True), full=True), trace
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
-        same = jnp.ones((1, 1), bool)
-        for a, b in zip(left, right, strict=True):
-            same = same & coincident(a, b)
+        same = coincident(left["nodes"], right["nodes"])
+        if "adjacency" in left:  # Groups permute edges, which leaves no rounding errors.
+            same = same & jnp.all(left["adjacency"][:, None] == right["adjacency"][None], -1)
         same = same.reshape(same.shape + (1,) * (pairs.nngp.ndim - 2))
         nngp = self.scaled(pairs.nngp, same, full=pairs.full)
         ntk = None if pairs.ntk is None else self.scaled(pairs.ntk, same, full=pairs.full)

@@ -6,8 +6,10 @@
     positions joined 𝒦' = 𝒦_i(s, s') within a branch, 0 between branches; Θ' likewise
 
 Branches that end with weights of their own have independent outputs of mean zero; the first, second and last line need
-that (of all branches but one, for sums and products). The third does not, because what follows mixes channels with
-independent weights; it depends on the widths w_i of the finite branches.
+that (of all branches but one, for sums and products). Branches that end with an activation are refused there; copies
+of one Gaussian branch, such as `Identity` twice after `Dense`, are not recognised and must not be made. The third line
+needs nothing of the kind, because what follows mixes channels with independent weights; it depends on the widths w_i
+of the finite branches.
 """
 
 import dataclasses
@@ -23,17 +25,21 @@ from ntk_equiv.stax._rule import Rule, Trace, rule, static
 from ntk_equiv.stax._state import VARIANCE, Pairs, Points
 
 
-@rule
-class Sum(Rule):
-    """Several branches added up."""
+class FanIn(Rule):
+    """What all of them have in common."""
 
     @property
     def certificate(self) -> Certificate:
-        """Sums of power series with non-negative coefficients are such series."""
+        """Sums, products and averages of power series with non-negative coefficients are such series."""
         return EVERYTHING
 
     def need(self, need: Any) -> Any:
         return dataclasses.replace(need, gap=False)
+
+
+@rule
+class Sum(FanIn):
+    """Several branches added up."""
 
     def points(self, points: tuple[Points, ...], need: Any) -> tuple[Points, Trace]:
         _check_terms(points, "FanInSum")
@@ -48,16 +54,8 @@ class Sum(Rule):
 
 
 @rule
-class Product(Rule):
+class Product(FanIn):
     """Several branches multiplied with each other."""
-
-    @property
-    def certificate(self) -> Certificate:
-        """Products of power series with non-negative coefficients are such series."""
-        return EVERYTHING
-
-    def need(self, need: Any) -> Any:
-        return dataclasses.replace(need, gap=False)
 
     def points(self, points: tuple[Points, ...], need: Any) -> tuple[Points, Trace]:
         _check_terms(points, "FanInProd")
@@ -78,18 +76,18 @@ class Product(Rule):
 
 
 @rule
-class Joined(Rule):
+class Joined(FanIn):
     """Several branches one beside the other, along channels or positions."""
 
     axis: int = static()
 
     @property
     def certificate(self) -> Certificate:
-        """Averages of power series with non-negative coefficients are such series; positions are no such thing."""
-        return EVERYTHING if self.axis == -1 else NOTHING_BUT_SMOOTH
+        """That of an average along channels; positions matter otherwise."""
+        return super().certificate if self.axis == -1 else NOTHING_BUT_SMOOTH
 
     def need(self, need: Any) -> Any:
-        return dataclasses.replace(need, gap=False, points=max(need.points, VARIANCE))
+        return dataclasses.replace(super().need(need), points=max(need.points, VARIANCE))
 
     def points(self, points: tuple[Points, ...], need: Any) -> tuple[Points, Trace]:
         _check_several(points, "FanInConcat")
