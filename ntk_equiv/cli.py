@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         asked.run(asked)
     except KeyboardInterrupt:
-        print("\nntk-equiv: interrupted; nothing was written.", file=sys.stderr)
+        print("\nntk-equiv: interrupted.", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
         if asked.traceback:

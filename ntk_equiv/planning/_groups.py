@@ -6,6 +6,8 @@ T, O, I     polyhedral("T"), …        C2xC3       product(cyclic(2), cyclic(3)
 SO2:8       SO2.finite(8)             O2:4        O(2).finite(4)        SO3:D3  SO3.finite("D3")
 """
 
+import functools
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +19,8 @@ from ntk_equiv._check import refusal
 from ntk_equiv.groups import FiniteGroup
 
 KNOWN = "C4, D4, S3, A4, T, O, I, V4, Q8, SO2:8, O2:4, SO3:D3, or a product such as C2xC4, with any numbers"
+
+LARGEST = 1024
 
 _FAMILIES: dict[str, Callable[[int], FiniteGroup]] = {
     "C": groups.cyclic,
@@ -51,21 +55,25 @@ def named_group(name: str | FiniteGroup, /) -> FiniteGroup:
     """
     if isinstance(name, FiniteGroup):
         return name
-    first, *others = [_factor(part, name) for part in name.split("x")]
-    for other in others:
-        first = groups.product(first, other)
-    return first
+    try:
+        factors = [_factor(part) for part in name.split("x")]
+        if math.prod(factor.order for factor in factors) > LARGEST:
+            raise ValueError(f"More than {LARGEST} elements are not augmented by here.")
+    except ValueError as error:
+        raise refusal("group", expected=f"one of {KNOWN}", got=repr(name), fix=str(error)) from error
+    return functools.reduce(groups.product, factors)
 
 
-def _factor(part: str, name: str) -> FiniteGroup:
-    if part in _SINGLE:
-        return _SINGLE[part]()
-    if part.startswith("SO3:"):
-        return groups.SO3.finite(part.removeprefix("SO3:"))
-    found = re.fullmatch(r"(C|D|S|A|SO2:|O2:)([1-9]\d{0,3})", part)
+def _factor(name: str) -> FiniteGroup:
+    if name in _SINGLE:
+        return _SINGLE[name]()
+    if name.startswith("SO3:"):
+        return groups.SO3.finite(name.removeprefix("SO3:"))
+    found = re.fullmatch(r"(C|D|S|A|SO2:|O2:)([1-9]\d*)", name)
     if not found:
-        fix = "Names are written in this way; other groups are built with `ntk_equiv.groups` in Python."
-        raise refusal("group", expected=f"one of {KNOWN}", got=repr(name), fix=fix)
+        raise ValueError("Names are written in this way; others are built with `ntk_equiv.groups` in Python.")
+    if int(found[2]) > LARGEST:
+        raise ValueError(f"More than {LARGEST} elements are not augmented by here.")
     return _FAMILIES[found[1]](int(found[2]))
 
 
