@@ -27,21 +27,22 @@ def figure():
     return fig
 
 
+def settings():
+    """What matplotlib is set to, as far as the style is concerned."""
+    return {name: matplotlib.rcParams[name] for name in plotting._SETTINGS}
+
+
 def test_the_style_ends_with_its_block_also_after_an_error():
-    before = dict(matplotlib.rcParams)
+    before = settings()
     with plotting.style():
-        inside = dict(matplotlib.rcParams)
-    assert inside["axes.spines.top"] is False is not before["axes.spines.top"]
-    assert dict(matplotlib.rcParams) == before
+        assert settings() == plotting._SETTINGS != before
+    assert settings() == before
     with pytest.raises(ZeroDivisionError), plotting.style():
         raise ZeroDivisionError
-    assert dict(matplotlib.rcParams) == before
+    assert settings() == before
 
 
-def test_no_window_and_no_global_figure_is_made():
-    backend = matplotlib.get_backend(auto_select=False)
-    figure()
-    assert matplotlib.get_backend(auto_select=False) == backend
+def test_no_window_belongs_to_a_figure():
     assert figure().canvas.manager is None  # a figure of pyplot has one
 
 
