@@ -70,6 +70,8 @@ def prepared(
     notes += _about_points(x, images)
     y, y_test, classes, said = _labels(y, y_test, labels)
     notes += said
+    if sizes.seed < 0:
+        raise refusal("seed", expected="0 or more", got=sizes.seed, fix="Any whole number will do.")
     rng = np.random.default_rng(sizes.seed)
     train, index, source, said = _split(len(x), None if x_test is None else len(x_test), sizes, rng)
     notes += said
@@ -94,6 +96,9 @@ def _checked(x: Any, y: Any, x_test: Any, y_test: Any) -> tuple[Any, ...]:
     if x_test is not None and x_test.shape[1:] != x.shape[1:]:
         fix = "Test points have the shape of training points, but for their number."
         raise refusal("x_test", expected=f"of shape [m, {_shown(x.shape[1:])}]", got=f"shape {x_test.shape}", fix=fix)
+    if x_test is not None and (x.dtype == np.uint8) != (x_test.dtype == np.uint8):
+        fix = "Bytes are divided by 255, and other numbers are not: write both in the same way."
+        raise refusal("x_test", expected=f"of dtype {x.dtype}, as x", got=f"dtype {x_test.dtype}", fix=fix)
     if x.ndim < 2:
         fix = "The first axis counts points; write numbers as vectors of one entry."
         raise refusal("x", expected="of shape [n, ...]", got=f"shape {x.shape}", fix=fix)

@@ -85,6 +85,8 @@ def test_images_get_their_channel_and_bytes_are_scaled():
         ({"labels": "both"}, "`labels` must be one of"),
         ({"y_test": Y}, "`x_test` must be given with y_test"),
         ({"x_test": X[:, :1]}, "`x_test` must be of shape"),
+        ({"x": X.astype(np.uint8), "x_test": X}, "`x_test` must be of dtype uint8, as x"),
+        ({"sizes": Sizes(0.5, 10, 10, -1)}, "`seed` must be 0 or more"),
         ({"x_test": X, "y_test": Y[:3]}, "`y_test` must be labels of 10 points"),
         ({"x_test": X, "y_test": np.arange(10)}, "`y_test` must be labels like those in y"),
         ({"sizes": Sizes(1.5, 10, 10, 0)}, "`holdout` must be between 0 and 1"),
