@@ -4,8 +4,9 @@ A layer, and any network put together from layers, is a triple `(init_fn, apply_
 finite network, the third its NNGP kernel 𝒦 and neural tangent kernel Θ when all layers are infinitely wide. Names,
 order of arguments and defaults are those of neural-tangents, so that one import is all that changes.
 
-- layers with weights: `Dense`, `Conv`
+- layers with weights: `Dense`, `Conv`, `GlobalSelfAttention`
 - without: `Flatten`, `AvgPool`, `SumPool`, `GlobalAvgPool`, `GlobalSumPool`, `Aggregate` (on a `Graph`), `Identity`
+- normalisation: `LayerNorm`
 - activations: `Relu`, `LeakyRelu`, `ABRelu`, `Abs`, `Erf`, `Gelu`, `Sin`, `Cos`, `ElementwiseNumerical`
 - compositions: `serial`, `parallel`, `repeat`, `FanOut`, `FanInSum`
 
@@ -22,10 +23,12 @@ from ntk_equiv.stax._erf import Erf
 from ntk_equiv.stax._gelu import Gelu
 from ntk_equiv.stax._graph_input import Graph
 from ntk_equiv.stax._kernel_fn import KernelFn
+from ntk_equiv.stax._layer_norm import LayerNorm
 from ntk_equiv.stax._network import Network
 from ntk_equiv.stax._pool import AvgPool, Flatten, GlobalAvgPool, GlobalSumPool, SumPool
 from ntk_equiv.stax._quadrature import ElementwiseNumerical
 from ntk_equiv.stax._relu import ABRelu, Abs, LeakyRelu, Relu
+from ntk_equiv.stax._self_attention import GlobalSelfAttention
 from ntk_equiv.stax._trigonometric import Cos, Sin
 
 __all__ = [
@@ -44,10 +47,12 @@ __all__ = [
     "Flatten",
     "Gelu",
     "GlobalAvgPool",
+    "GlobalSelfAttention",
     "GlobalSumPool",
     "Graph",
     "Identity",
     "KernelFn",
+    "LayerNorm",
     "LeakyRelu",
     "Network",
     "Relu",

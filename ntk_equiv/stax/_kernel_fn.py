@@ -195,7 +195,8 @@ def _points(rule: Rule, x: Inputs) -> Any:
     norms = jnp.mean(jnp.square(nodes), -1)
     full = need.points == COVARIANCE and nodes.ndim > 2
     cov = None if need.points == NOTHING else _covariance(nodes, nodes, paired=True, full=True) if full else norms
-    points = Points(cov, None, adjacency, grid=nodes.shape[1:-1], full=full, gaussian=False)
+    grid, channels = nodes.shape[1:-1], nodes.shape[-1]
+    points = Points(cov, None, adjacency, grid=grid, full=full, gaussian=False, channels=channels)
     _, trace = rule.points(points, OUTPUT)
     return {"nodes": nodes, "root": safe_sqrt(norms), "inverse_root": inverse_root(norms), "trace": trace}
 
