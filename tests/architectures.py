@@ -82,9 +82,56 @@ def _partly_aggregated(stax: Any) -> Any:
     return stax.serial(stax.Dense(8), stax.Aggregate(aggregate_axis=(2,)), stax.Dense(8), stax.Relu(), stax.Flatten())
 
 
+def attention(*tail: Callable[[Any], Any], first: Callable[[Any], Any] | None = None, **settings: Any) -> Callable:
+    """A hidden layer (or `first`), ReLU, self-attention with all standard deviations set, then the given layers."""
+    stds = {"W_key_std": 1.2, "W_value_std": 0.8, "W_query_std": 0.9, "W_out_std": 1.1, "b_std": 0.3}
+
+    def build(stax: Any) -> Any:
+        body = [stax.Dense(6, 1.3, 0.2) if first is None else first(stax), stax.Relu()]
+        return stax.serial(*body, stax.GlobalSelfAttention(4, 6, 5, 2, **stds | settings), *(one(stax) for one in tail))
+
+    return build
+
+
+def standard(*layers: tuple) -> Callable:
+    """Layers with ReLU in standard parameterization, given as (name, width, factor of the width, *settings)."""
+
+    def build(stax: Any) -> Any:
+        body, factor = [], 1
+        for name, width, scaled, *settings in layers:
+            form = {"parameterization": "standard", "s": (factor, scaled), "W_std": 1.3, "b_std": 0.2}
+            body += [getattr(stax, name)(width, *settings, **form), stax.Relu()]
+            factor = scaled
+        return stax.serial(*body, stax.Flatten(), stax.Dense(2, 1.2, None, parameterization="standard", s=(factor, 1)))
+
+    return build
+
+
+def _normalized(stax: Any) -> Any:
+    first, second = stax.LayerNorm(), stax.LayerNorm(eps=0.3)
+    hidden = [stax.Dense(8, 1.3, 0.2), first, stax.Relu(), stax.Dense(8, 1.3, 0.2), second, stax.Erf()]
+    return stax.serial(*hidden, stax.Dense(1))
+
+
+def _normalized_over_positions(stax: Any) -> Any:
+    columns, all_axes = stax.LayerNorm((1, -1), 0.1), stax.LayerNorm((1, 2, 3), 0.2)
+    body = [stax.Conv(8, (3, 2), b_std=0.2), columns, stax.Relu(), stax.Conv(8, (2, 2)), all_axes, stax.Gelu()]
+    return stax.serial(*body, stax.GlobalAvgPool(), stax.Dense(1))
+
+
+def _only_attention(stax: Any) -> Any:
+    embedded = stax.GlobalSelfAttention(4, 4, 4, 2, pos_emb_type="SUM", val_pos_emb=True)
+    bilinear = stax.GlobalSelfAttention(4, 4, 4, 2, False, attention_mechanism="IDENTITY")
+    return stax.serial(embedded, bilinear)
+
+
+_CLOSE = {"pos_emb_decay_fn": lambda d: jnp.exp(-d / 2), "W_pos_emb_std": 0.7}
+_BILINEAR = {"linear_scaling": False, "attention_mechanism": "IDENTITY"}
+
 _dense = lambda stax: stax.Dense(1, 1.3, 0.2)  # noqa: E731
 _flatten = lambda stax: stax.Flatten()  # noqa: E731
 _gap = lambda stax: stax.GlobalAvgPool()  # noqa: E731
+_relu = lambda stax: stax.Relu()  # noqa: E731
 
 ARCHITECTURES = [
     Architecture("linear", lambda s: s.Dense(1, 1.5, 0.5), (7,)),
@@ -157,6 +204,35 @@ ARCHITECTURES = [
         "volume",
         lambda s: s.serial(s.Conv(8, (2, 2, 2), padding="SAME", b_std=0.1), s.Relu(), s.GlobalAvgPool(), s.Dense(1)),
         (3, 2, 3, 2),
+    ),
+    Architecture("layer-norm", _normalized, (7,)),
+    Architecture("layer-norm-over-positions", _normalized_over_positions, (6, 5, 2)),
+    Architecture("standard-dense", standard(("Dense", 6, 3), ("Dense", 5, 2)), (7,)),
+    Architecture("standard-conv", standard(("Conv", 4, 3, (3, 2)), ("Conv", 5, 1, (2, 2), None, "SAME")), (5, 4, 2)),
+    Architecture("standard-then-ntk", lambda s: s.serial(standard(("Dense", 6, 1))(s), _relu(s), _dense(s)), (7,)),
+    Architecture("attention", attention(_relu, _flatten, _dense), (4, 3)),
+    Architecture(
+        "attention-relu",
+        attention(lambda s: s.LayerNorm(), _relu, _gap, attention_mechanism="RELU", first=lambda s: s.Conv(4, (2, 2))),
+        (4, 3, 2),
+    ),
+    Architecture("attention-abs-spatial", attention(attention_mechanism="ABS"), (2, 3, 3)),
+    Architecture(
+        "attention-sum",
+        attention(_relu, _gap, pos_emb_type="SUM", val_pos_emb=True, pos_emb_p_norm=1, **_CLOSE),
+        (2, 3, 2),
+    ),
+    Architecture("attention-concat", attention(_relu, _gap, pos_emb_type="CONCAT", n_chan_pos_emb=5), (4, 3)),
+    Architecture(
+        "attention-concat-values", attention(_dense, pos_emb_type="CONCAT", val_pos_emb=True, **_CLOSE), (2, 2, 3)
+    ),
+    Architecture("attention-bilinear", attention(_relu, _gap, pos_emb_type="SUM", **_BILINEAR, **_CLOSE), (4, 3)),
+    Architecture("attention-only", _only_attention, (4, 2)),
+    Architecture(
+        "graph-attention",
+        lambda s: s.serial(gnn(depth=1)(s), s.GlobalSelfAttention(4, 4, 4, 2), s.Aggregate(), s.GlobalAvgPool()),
+        (4, 3),
+        graph=True,
     ),
     Architecture("graph-pooled", gnn(_gap, _dense), (5, 3), graph=True),
     Architecture("graph-nodes", gnn(_dense, depth=1), (4, 3), graph=True),

@@ -191,10 +191,12 @@ def as_grid(k: Array, grid: tuple[int, ...]) -> Array:
 
 def _weighted(k: Array, left: Array, right: Array, full: bool) -> Array:
     """A K A'ᵀ for all pairs of samples (or for paired ones), or the diagonal of it."""
-    batch, other = ("ab", "b") if k.ndim == 4 else ("a", "a")
-    half = jnp.einsum(f"aip,{batch}pq->{batch}iq", left, k, precision=lax.Precision.HIGHEST)
-    subscripts = f"{batch}iq,{other}jq->{batch}ij" if full else f"{batch}iq,{other}iq->{batch}i"
-    return jnp.einsum(subscripts, half, right, precision=lax.Precision.HIGHEST)
+    if k.ndim == 4:
+        left, right = left[:, None], right[None]
+    half = jnp.matmul(left, k, precision=lax.Precision.HIGHEST)
+    if not full:
+        return jnp.sum(half * right, -1)
+    return jnp.matmul(half, jnp.swapaxes(right, -1, -2), precision=lax.Precision.HIGHEST)
 
 
 def _inner(a: Array, b: Array) -> Array:

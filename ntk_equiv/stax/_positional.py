@@ -96,15 +96,18 @@ def _covariance(grid: tuple[int, ...], p_norm: float, decay_fn: Callable | None)
     distance = np.sum(np.abs(places[:, None] - places[None, :]).astype(float) ** p_norm, axis=-1)
     with jax.ensure_compile_time_eval():
         R = np.asarray(decay_fn(jnp.asarray(distance)), float)
-    lowest = np.linalg.eigvalsh(R)[0] if R.shape == distance.shape and np.isfinite(R).all() else -np.inf
-    if lowest < -1e-5 * np.abs(R).max():
-        raise refusal(
-            "pos_emb_decay_fn",
-            expected="a function of arrays of distances that gives covariances",
-            got=f"a matrix between the {len(R)} positions whose smallest eigenvalue is {lowest:.2g}",
-            fix="Take for example `lambda d: jnp.exp(-d)`, which is positive definite for pos_emb_p_norm up to 2.",
-        )
-    return R
+    found = f"an array of shape {R.shape} for one of shape {distance.shape}"
+    if R.shape == distance.shape:
+        lowest = np.min(np.linalg.eigvalsh(R))
+        if lowest >= -1e-5 * np.abs(R).max():
+            return R
+        found = f"a matrix of {R.shape[0]} positions whose smallest eigenvalue is {lowest:.2g}"
+    raise refusal(
+        "pos_emb_decay_fn",
+        expected="a function of arrays of distances that gives covariances",
+        got=found,
+        fix="Take for example `lambda d: jnp.exp(-d)`, which is positive definite for pos_emb_p_norm up to 2.",
+    )
 
 
 @lru_cache(16)

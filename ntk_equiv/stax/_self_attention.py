@@ -88,7 +88,7 @@ def GlobalSelfAttention(
     b_std: Scalar | None = None,
     attention_mechanism: str = "SOFTMAX",
     pos_emb_type: str = "NONE",
-    pos_emb_p_norm: float = 2,
+    pos_emb_p_norm: float | int = 2,
     pos_emb_decay_fn: Callable[[Any], Any] | None = None,
     n_chan_pos_emb: int | None = None,
     W_pos_emb_std: Scalar = 1.0,

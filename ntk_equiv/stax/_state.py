@@ -67,7 +67,7 @@ class Points:
                 "layers",
                 expected="of known width before a layer in standard parameterization or with concatenated embeddings",
                 got="an unknown number of channels",
-                fix="Evaluate the kernel on inputs, or use NTK parameterization.",
+                fix="Evaluate the kernel on inputs; for `radial`, say how many features they have with `of_features`.",
             )
         return self.channels
 

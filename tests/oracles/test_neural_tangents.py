@@ -9,11 +9,13 @@ import pytest
 
 from ntk_equiv import interop, stax
 from tests.architectures import ARCHITECTURES
+from tests.tolerances import assert_close
 
 nt = interop.neural_tangents()
 
 # Away from coincident points; there neural-tangents itself is off by 1e-8 in float64 and 3e-4 in float32.
 RELATIVE = {jnp.float64: 1e-10, jnp.float32: 1e-5}
+DECAYING = {"attention-sum", "attention-concat-values", "attention-bilinear"}
 
 
 def theirs(build, x1, x2, a1, a2):
@@ -48,3 +50,29 @@ def test_both_kernels_agree(architecture, dtype):
     assert_equal_kernels(ours, oracle, RELATIVE[dtype])
     if a1 is not None:
         assert_equal_kernels(kernel_fn(x1, x2, pattern=(a1, a2)), oracle, RELATIVE[dtype])
+
+
+# Whose finite networks are more than a product with weights. (With embeddings of the same law but another root.)
+FINITE = [
+    a for a in ARCHITECTURES if a.name.startswith(("layer-norm", "standard", "attention")) and a.name not in DECAYING
+]
+
+
+@pytest.mark.parametrize("architecture", FINITE, ids=lambda a: a.name)
+def test_finite_networks_with_the_same_weights_agree(architecture, key):
+    """Weights are drawn by neural-tangents, and have the same shapes up to axes of length one."""
+    x, _ = architecture.inputs(0, 3)
+    init_fn, apply_fn, _ = architecture.build(nt.stax)
+
+    def outputs(key, x):
+        shape, params = init_fn(key, x.shape)
+        return shape, params, apply_fn(params, x)
+
+    with jax.numpy_rank_promotion("allow"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shape, params, expected = jax.jit(outputs)(key, x)
+    init_ours, apply_ours, _ = architecture.build(stax)
+    announced, ours = jax.eval_shape(lambda key: init_ours(key, x.shape), key)
+    assert tuple(announced) == tuple(shape)
+    params = jax.tree.map(lambda own, given: given.reshape(own.shape), ours, params)
+    assert_close(jax.jit(apply_ours)(params, x), expected)
