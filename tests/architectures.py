@@ -82,12 +82,12 @@ def _partly_aggregated(stax: Any) -> Any:
     return stax.serial(stax.Dense(8), stax.Aggregate(aggregate_axis=(2,)), stax.Dense(8), stax.Relu(), stax.Flatten())
 
 
-def attention(*tail: Callable[[Any], Any], first: Callable[[Any], Any] | None = None, **settings: Any) -> Callable:
-    """A hidden layer (or `first`), ReLU, self-attention with all standard deviations set, then the given layers."""
+def attention(*tail: Callable[[Any], Any], **settings: Any) -> Callable:
+    """A hidden layer with ReLU, self-attention with all standard deviations set, then the given layers."""
     stds = {"W_key_std": 1.2, "W_value_std": 0.8, "W_query_std": 0.9, "W_out_std": 1.1, "b_std": 0.3}
 
     def build(stax: Any) -> Any:
-        body = [stax.Dense(6, 1.3, 0.2) if first is None else first(stax), stax.Relu()]
+        body = stax.Dense(6, 1.3, 0.2), stax.Relu()
         return stax.serial(*body, stax.GlobalSelfAttention(4, 6, 5, 2, **stds | settings), *(one(stax) for one in tail))
 
     return build
@@ -208,31 +208,29 @@ ARCHITECTURES = [
     Architecture("layer-norm", _normalized, (7,)),
     Architecture("layer-norm-over-positions", _normalized_over_positions, (6, 5, 2)),
     Architecture("standard-dense", standard(("Dense", 6, 3), ("Dense", 5, 2)), (7,)),
-    Architecture("standard-conv", standard(("Conv", 4, 3, (3, 2)), ("Conv", 5, 1, (2, 2), None, "SAME")), (5, 4, 2)),
-    Architecture("standard-then-ntk", lambda s: s.serial(standard(("Dense", 6, 1))(s), _relu(s), _dense(s)), (7,)),
+    Architecture(
+        "standard-conv",
+        lambda s: s.serial(
+            standard(("Conv", 4, 3, (3, 2)), ("Conv", 5, 1, (2, 2), None, "SAME"))(s), _relu(s), _dense(s)
+        ),
+        (5, 4, 2),
+    ),
     Architecture("attention", attention(_relu, _flatten, _dense), (4, 3)),
-    Architecture(
-        "attention-relu",
-        attention(lambda s: s.LayerNorm(), _relu, _gap, attention_mechanism="RELU", first=lambda s: s.Conv(4, (2, 2))),
-        (4, 3, 2),
-    ),
-    Architecture("attention-abs-spatial", attention(attention_mechanism="ABS"), (2, 3, 3)),
-    Architecture(
-        "attention-sum",
-        attention(_relu, _gap, pos_emb_type="SUM", val_pos_emb=True, pos_emb_p_norm=1, **_CLOSE),
-        (2, 3, 2),
-    ),
-    Architecture("attention-concat", attention(_relu, _gap, pos_emb_type="CONCAT", n_chan_pos_emb=5), (4, 3)),
-    Architecture(
-        "attention-concat-values", attention(_dense, pos_emb_type="CONCAT", val_pos_emb=True, **_CLOSE), (2, 2, 3)
-    ),
-    Architecture("attention-bilinear", attention(_relu, _gap, pos_emb_type="SUM", **_BILINEAR, **_CLOSE), (4, 3)),
     Architecture("attention-only", _only_attention, (4, 2)),
     Architecture(
-        "graph-attention",
-        lambda s: s.serial(gnn(depth=1)(s), s.GlobalSelfAttention(4, 4, 4, 2), s.Aggregate(), s.GlobalAvgPool()),
-        (4, 3),
-        graph=True,
+        "attention-concat",
+        attention(
+            lambda s: s.LayerNorm(), _relu, _gap, attention_mechanism="RELU", pos_emb_type="CONCAT", n_chan_pos_emb=5
+        ),
+        (2, 3, 2),
+    ),
+    Architecture(
+        "attention-decaying",
+        attention(attention_mechanism="ABS", pos_emb_type="CONCAT", val_pos_emb=True, pos_emb_p_norm=1, **_CLOSE),
+        (2, 3, 2),
+    ),
+    Architecture(
+        "attention-bilinear-decaying", attention(_relu, _gap, pos_emb_type="SUM", **_BILINEAR, **_CLOSE), (4, 3)
     ),
     Architecture("graph-pooled", gnn(_gap, _dense), (5, 3), graph=True),
     Architecture("graph-nodes", gnn(_dense, depth=1), (4, 3), graph=True),

@@ -192,7 +192,7 @@ NETWORKS: dict[str, Callable] = {
     "GNN": gnn(_pooled, depth=2),
     "GNN, nodes": gnn(depth=1),
     "CNN, normalised": _normalized,
-    "attention": attention(_pooled),
+    "attention": attention(lambda s: s.Relu(), _pooled),
     "attention, independent embeddings": attention(_flat, pos_emb_type="CONCAT", val_pos_emb=True),
     "attention, decaying embeddings": attention(pos_emb_type="SUM", val_pos_emb=True, pos_emb_decay_fn=_closeness),
 }

@@ -15,7 +15,6 @@ nt = interop.neural_tangents()
 
 # Away from coincident points; there neural-tangents itself is off by 1e-8 in float64 and 3e-4 in float32.
 RELATIVE = {jnp.float64: 1e-10, jnp.float32: 1e-5}
-DECAYING = {"attention-sum", "attention-concat-values", "attention-bilinear"}
 
 
 def theirs(build, x1, x2, a1, a2):
@@ -52,10 +51,9 @@ def test_both_kernels_agree(architecture, dtype):
         assert_equal_kernels(kernel_fn(x1, x2, pattern=(a1, a2)), oracle, RELATIVE[dtype])
 
 
-# Whose finite networks are more than a product with weights. (With embeddings of the same law but another root.)
-FINITE = [
-    a for a in ARCHITECTURES if a.name.startswith(("layer-norm", "standard", "attention")) and a.name not in DECAYING
-]
+# Finite networks of more than products with weights. Decaying embeddings use another root of the same covariance.
+KINDS = ("layer-norm", "standard", "attention")
+FINITE = [a for a in ARCHITECTURES if a.name.startswith(KINDS) and not a.name.endswith("decaying")]
 
 
 @pytest.mark.parametrize("architecture", FINITE, ids=lambda a: a.name)
