@@ -135,21 +135,23 @@ def GlobalSelfAttention(
          [0.3655 0.5344]]
     """
     check_axes(batch_axis, channel_axis)
-    counts = {"n_chan_out": n_chan_out, "n_chan_key": n_chan_key, "n_chan_val": n_chan_val, "n_heads": n_heads}
     stds = {"W_key_std": W_key_std, "W_value_std": W_value_std, "W_query_std": W_query_std, "W_out_std": W_out_std}
     for argument, std in stds.items():
         variance(std, argument)
     pos_emb_var = variance(W_pos_emb_std, "W_pos_emb_std")
     mechanism = getattr(attention_mechanism, "value", attention_mechanism)
     heads = Heads(
-        *(positive_integer(count, argument) for argument, count in counts.items()),
-        linear_scaling,
-        W_query_std * W_key_std,
-        W_out_std * W_value_std,
-        b_std,
-        one_of(mechanism, tuple(MECHANISMS), "attention_mechanism"),
-        Embedding.of(pos_emb_var, pos_emb_type, pos_emb_p_norm, pos_emb_decay_fn, n_chan_pos_emb),
-        W_pos_emb_std,
-        val_pos_emb,
+        out=positive_integer(n_chan_out, "n_chan_out"),
+        keys=positive_integer(n_chan_key, "n_chan_key"),
+        values=positive_integer(n_chan_val, "n_chan_val"),
+        heads=positive_integer(n_heads, "n_heads"),
+        linear=linear_scaling,
+        score_std=W_query_std * W_key_std,
+        value_std=W_out_std * W_value_std,
+        b_std=b_std,
+        mechanism=one_of(mechanism, tuple(MECHANISMS), "attention_mechanism"),
+        embedding=Embedding.of(pos_emb_var, pos_emb_type, pos_emb_p_norm, pos_emb_decay_fn, n_chan_pos_emb),
+        embedding_std=W_pos_emb_std,
+        embedded_values=val_pos_emb,
     )
     return network(heads.init, heads.apply, heads.limit())
