@@ -56,13 +56,8 @@ def transformer(end: str, **attention):
     return build
 
 
-VECTORS, IMAGES, FEW_IMAGES, SENTENCES, PATCHES = (
-    (2000, 200),
-    (120, 28, 28, 1),
-    (8, 28, 28, 1),
-    (60, 32, 16),
-    (40, 8, 8, 3),
-)
+VECTORS, IMAGES, FEW_IMAGES = (2000, 200), (120, 28, 28, 1), (8, 28, 28, 1)
+SENTENCES, PATCHES = (60, 32, 16), (40, 8, 8, 3)
 EMBEDDED = {"pos_emb_type": "SUM", "pos_emb_decay_fn": lambda d: jnp.exp(-d / 8), "val_pos_emb": True}
 BILINEAR = {"linear_scaling": False, "attention_mechanism": "IDENTITY", "W_key_std": 0.2, "W_out_std": 0.2}
 
