@@ -33,8 +33,8 @@ class Convolution(Trainable):
 
     W_var: Any
     b_var: Any
-    window: Window = static()
     channels: int = static()
+    window: Window = static()
     parameterization: Parameterization = static()
 
     @property
@@ -106,7 +106,7 @@ def Conv(
         y = convolve(window.padded(x, 1), W, window.strides)
         return form.output(y, b, x.shape[-1] * math.prod(window.shape), W_std, b_std)
 
-    return network(init, apply, Convolution(*variances, window, outputs, form))
+    return network(init, apply, Convolution(*variances, outputs, window, form))
 
 
 def _check_dimension_numbers(dimension_numbers: tuple[str, str, str] | None, rank: int) -> None:

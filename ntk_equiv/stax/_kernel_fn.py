@@ -112,7 +112,7 @@ class KernelFn:
             raise refusal(
                 "kernel_fn",
                 expected="that of a fully connected network on vectors",
-                got="a network with convolutions, pooling or graphs",
+                got="a network with convolutions, pooling, graphs or dropout",
                 fix="Evaluate it on inputs instead: its kernel is no function of norms and cosine.",
             )
         q1, q2, cosine = jnp.broadcast_arrays(q1, q2, cosine)
@@ -208,8 +208,9 @@ def _points(rule: Rule, x: Inputs) -> Any:
     norms = jnp.mean(jnp.square(nodes), -1)
     full = need.points == COVARIANCE and nodes.ndim > 2
     cov = None if need.points == NOTHING else _covariance(nodes, nodes, paired=True, full=True) if full else norms
-    grid, channels = nodes.shape[1:-1], nodes.shape[-1]
-    points = Points(cov, None, adjacency, grid=grid, full=full, gaussian=False, channels=channels)
+    points = Points(
+        cov, None, adjacency, nodes.shape[1:-1], full=full, gaussian=False, nodes=nodes, channels=nodes.shape[-1]
+    )
     _, trace = rule.points(points, OUTPUT)
     return {"nodes": nodes, "root": safe_sqrt(norms), "inverse_root": inverse_root(norms), "trace": trace}
 

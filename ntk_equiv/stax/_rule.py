@@ -103,17 +103,17 @@ class Trainable(Linear):
     """A linear layer with Gaussian weights and biases.
 
     Subclasses have fields `W_var` and `b_var` (`None` without biases). Variances, not standard deviations, because
-    squares taken in float32 would be off by the same rounding in every layer. `channels` is the number of outputs of
-    the finite network, and `parameterization` how its weights enter.
+    squares taken in float32 would be off by the same rounding in every layer. `channels` is the width of the finite
+    layer, and `parameterization` how its weights enter.
     """
 
     W_var: Any
     b_var: Any
-    channels: int | None = None
+    channels: int
     parameterization: Parameterization = NTK
 
     def output(self, points: Points) -> Points:
-        return dataclasses.replace(points, gaussian=True, channels=self.channels)
+        return dataclasses.replace(points, gaussian=True, channels=self.channels, wide=True)
 
     def fan_in(self, points: Points) -> int:
         """How many inputs each output sums over."""
