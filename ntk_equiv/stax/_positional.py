@@ -76,9 +76,9 @@ class Embedding:
         """Standard normal numbers, `[1, *grid, channels]`, from which `applied` makes the embedding."""
         return None if self.kind == "NONE" else jax.random.normal(key, (1, *grid, self.width(inputs)))
 
-    def applied(self, x: Array, noise: Array, grid: tuple[int, ...], std: Any) -> Array:
-        """`x`, `[n, positions, channels]`, with its embedding."""
-        if self.kind == "NONE":
+    def applied(self, x: Array, noise: Array | None, grid: tuple[int, ...], std: Any) -> Array:
+        """`x`, `[n, positions, channels]`, with its embedding; `noise` is what `draw` gave."""
+        if noise is None:
             return x
         noise = noise.reshape(x.shape[1], noise.shape[-1])
         if self.decay_fn is not None:

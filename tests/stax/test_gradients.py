@@ -77,13 +77,12 @@ def test_gradients_of_convolutional_kernels_are_finite(activation):
         assert jnp.isfinite(slope).all()
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-def test_gradients_through_normalisation_and_attention_are_finite(dtype):
+def test_gradients_through_normalisation_and_attention_are_finite():
     normalized = stax.serial(stax.Dense(1), stax.LayerNorm(), stax.Relu(), stax.Dense(1))
     attention = stax.GlobalSelfAttention(1, 1, 1, 1, pos_emb_type="SUM", val_pos_emb=True, W_pos_emb_std=0.0)
     kernel_fn = stax.serial(normalized, attention, stax.LayerNorm(), stax.Abs(), stax.Flatten())[2]
     value = jax.jit(jax.value_and_grad(lambda a, b: kernel_fn(a, b, "ntk")[0, 0], argnums=(0, 1)))
-    x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 3, 2)), dtype)
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 3, 2)), jnp.float32)
     for left, right in [(x, x), (x, -x), (0 * x, x), (0 * x, 0 * x)]:
         assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(value(left, right)))
 
