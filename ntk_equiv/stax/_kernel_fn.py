@@ -36,7 +36,8 @@ class KernelFn:
     """The kernels of a network, `kernel_fn(x1, x2=None, get=None)`, as in neural-tangents.
 
     Calls are compiled, and may be differentiated in `x1`, `x2` and the network's hyperparameters, mapped with
-    `jax.vmap` and wrapped in `jax.jit` (with `get` static). Results have the dtype of the inputs.
+    `jax.vmap` and wrapped in `jax.jit` (with `get` static). Results have the dtype of the inputs. `features` is their
+    number in the inputs, which `radial` alone has to be told, by `of_features`.
 
     Example:
         >>> from ntk_equiv import stax
