@@ -46,6 +46,19 @@ class Member:
     failed: Any
 
 
+def raw_key(key: Any) -> tuple[np.ndarray, str]:
+    """The numbers of a random key, old or new, and the name of its generator."""
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    numbers = np.asarray(jax.random.key_data(key) if typed else key)
+    return numbers, str(jax.random.key_impl(key if typed else jax.random.key(0)))
+
+
+def member_keys(key: jax.Array, impl: str, index: Any) -> tuple[jax.Array, jax.Array]:
+    """The keys of a member, for its parameters and for its batches: they depend on its index alone."""
+    initial, data = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(key, impl=impl), index))
+    return initial, data
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """What is compiled: how a member is made and trained. Hashable, so that programs are found again."""
@@ -58,10 +71,8 @@ class Task:
     key_impl: str
 
     def keys(self, key: jax.Array, index: Any) -> tuple[jax.Array, jax.Array]:
-        """The keys of a member, for its parameters and for its batches: they depend on its index alone."""
-        own = jax.random.fold_in(jax.random.wrap_key_data(key, impl=self.key_impl), index)
-        initial, data = jax.random.split(own)
-        return initial, data
+        """The keys of a member, for its parameters and for its batches."""
+        return member_keys(key, self.key_impl, index)
 
     def born(self, index: jax.Array, key: jax.Array, x: Any) -> Member:
         """A member before its first step; `x` are inputs that its network is made for."""
@@ -102,6 +113,16 @@ class Task:
 def created(task: Task, layout: Layout, indices: jax.Array, key: jax.Array, x: Any) -> Member:
     """All members before their first step."""
     return layout.over_members(task.born)(indices, key, x)
+
+
+@partial(jax.jit, static_argnames=("model", "layout", "key_impl"))
+def initial_params(model: Model, layout: Layout, key_impl: str, indices: jax.Array, key: jax.Array, x: Any) -> Any:
+    """The parameters of all members before their first step, for networks that nothing is to train."""
+
+    def born(index: jax.Array, key: jax.Array, x: Any) -> Any:
+        return model.init(member_keys(key, key_impl, index)[0], x)
+
+    return layout.over_members(born)(indices, key, x)
 
 
 # The old state is given up: two of them may not fit.

@@ -17,7 +17,7 @@ from ntk_equiv.ensembles._checkpoint import Checkpoints, check_same, leaves, lik
 from ntk_equiv.ensembles._configuration import configuration, fingerprint, first_outputs
 from ntk_equiv.ensembles._history import History, checked_record, curve_steps
 from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of
-from ntk_equiv.ensembles._loop import NEVER, SAMPLES_AT_A_TIME, Member, Task, advanced, created, predicted
+from ntk_equiv.ensembles._loop import NEVER, SAMPLES_AT_A_TIME, Member, Task, advanced, created, predicted, raw_key
 from ntk_equiv.ensembles._losses import LossFn, loss_of
 from ntk_equiv.ensembles._model import model_of
 from ntk_equiv.ensembles._run import Run
@@ -106,8 +106,8 @@ def train(
     members = positive_integer(members, "members")
     batches, data = batches_of(train, batch_size, augmentation)
     total = _steps(steps, epochs, batches)
-    task = _task(module, data, batches, optimizer, loss, one_of(reduction, ("mean", "sum"), "reduction"), key)
-    raw = np.asarray(jax.random.key_data(key) if _is_typed(key) else key)
+    raw, key_impl = raw_key(key)
+    task = _task(module, data, batches, optimizer, loss, one_of(reduction, ("mean", "sum"), "reduction"), key_impl)
     wanted, record_steps = checked_record(record, record_at, total)
     if checkpoint is None and resume:
         raise refusal("checkpoint", expected="a folder, to resume", got=None, fix="Name the folder of the run.")
@@ -231,9 +231,7 @@ class _Training:
         self.checkpoints.save(self.step, {name: part for name, part in arrays.items() if part}, text)
 
 
-def _task(
-    module: Any, data: tuple, batches: Batches, optimizer: Any, loss: Any, reduction: str, key: jax.Array
-) -> Task:
+def _task(module: Any, data: tuple, batches: Batches, optimizer: Any, loss: Any, reduction: str, key_impl: str) -> Task:
     if not isinstance(optimizer, optax.GradientTransformation):
         fix = "Pass for example `optax.sgd(0.5)`."
         raise refusal("optimizer", expected="from optax", got=type(optimizer).__name__, fix=fix, kind=TypeError)
@@ -245,7 +243,7 @@ def _task(
         got = getattr(outputs, "shape", type(outputs).__name__)
         fix = "A network returns one array, with the sample axis first."
         raise refusal("module", expected=f"one with outputs of {y.shape[0]} samples", got=got, fix=fix)
-    return Task(model, optimizer, loss_of(loss, outputs, y), reduction, batches, _impl(key))
+    return Task(model, optimizer, loss_of(loss, outputs, y), reduction, batches, key_impl)
 
 
 def _forward(task: Task, data: tuple) -> tuple:
@@ -264,11 +262,3 @@ def _steps(steps: int | None, epochs: int | None, batches: Batches) -> int:
     if steps is not None:
         return positive_integer(steps, "steps")
     return positive_integer(epochs, "epochs") * batches.per_epoch
-
-
-def _is_typed(key: Any) -> bool:
-    return jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-
-
-def _impl(key: Any) -> str:
-    return str(jax.random.key_impl(key if _is_typed(key) else jax.random.key(0)))
