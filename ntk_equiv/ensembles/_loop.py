@@ -74,9 +74,9 @@ class Task:
         """The keys of a member, for its parameters and for its batches."""
         return member_keys(key, self.key_impl, index)
 
-    def born(self, index: jax.Array, key: jax.Array, x: Any) -> Member:
-        """A member before its first step; `x` are inputs that its network is made for."""
-        params = self.model.init(self.keys(key, index)[0], x)
+    def begun(self, member: tuple[jax.Array, Any]) -> Member:
+        """A member before its first step, from its index and parameters."""
+        index, params = member
         loss = jnp.full((), jnp.nan, jnp.result_type(*jax.tree.leaves(params), jnp.float32))
         return Member(index, params, self.optimizer.init(params), loss, jnp.int32(NEVER))
 
@@ -109,20 +109,21 @@ class Task:
         return Member(member.index, params, optimizer, loss.astype(member.loss.dtype), failed)
 
 
-@partial(jax.jit, static_argnames=("task", "layout"))
-def created(task: Task, layout: Layout, indices: jax.Array, key: jax.Array, x: Any) -> Member:
-    """All members before their first step."""
-    return layout.over_members(task.born)(indices, key, x)
-
-
+# Random numbers take long to compile: one program for all training sets and optimizers.
 @partial(jax.jit, static_argnames=("model", "layout", "key_impl"))
 def initial_params(model: Model, layout: Layout, key_impl: str, indices: jax.Array, key: jax.Array, x: Any) -> Any:
-    """The parameters of all members before their first step, for networks that nothing is to train."""
+    """The parameters of all members before their first step; `x` are inputs that their networks are made for."""
 
     def born(index: jax.Array, key: jax.Array, x: Any) -> Any:
         return model.init(member_keys(key, key_impl, index)[0], x)
 
     return layout.over_members(born)(indices, key, x)
+
+
+@partial(jax.jit, static_argnames=("task", "layout"), donate_argnames="params")
+def created(task: Task, layout: Layout, indices: jax.Array, params: Any) -> Member:
+    """All members before their first step."""
+    return layout.over_members(task.begun)((indices, params))
 
 
 # The old state is given up: two of them may not fit.

@@ -17,7 +17,17 @@ from ntk_equiv.ensembles._checkpoint import Checkpoints, check_same, leaves, lik
 from ntk_equiv.ensembles._configuration import configuration, fingerprint, first_outputs
 from ntk_equiv.ensembles._history import History, checked_record, curve_steps
 from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of
-from ntk_equiv.ensembles._loop import NEVER, SAMPLES_AT_A_TIME, Member, Task, advanced, created, predicted, raw_key
+from ntk_equiv.ensembles._loop import (
+    NEVER,
+    SAMPLES_AT_A_TIME,
+    Member,
+    Task,
+    advanced,
+    created,
+    initial_params,
+    predicted,
+    raw_key,
+)
 from ntk_equiv.ensembles._losses import LossFn, loss_of
 from ntk_equiv.ensembles._model import model_of
 from ntk_equiv.ensembles._run import Run
@@ -118,7 +128,7 @@ def train(
     loop = _Training(task, where, total, described, data, raw, wanted, record_steps)
     if checkpoint is not None:
         every = max(1, total // CHECKPOINTS_IN_A_RUN) if checkpoint_every is None else checkpoint_every
-        described["first outputs"] = first_outputs(task, data)
+        described["first outputs"] = first_outputs(task.model, data)
         loop.open(checkpoint, positive_integer(every, "checkpoint_every"), resume=resume)
     return loop.run(progress=progress)
 
@@ -145,7 +155,8 @@ class _Training:
         self.every = 0
         indices = layout.deal(np.arange(layout.members, dtype=np.int32))
         example = layout.share(jax.tree.map(lambda leaf: leaf[:1], data[0]))
-        self.members: Member = created(task, layout, indices, self.key, example)
+        params = initial_params(task.model, layout, task.key_impl, indices, self.key, example)
+        self.members: Member = created(task, layout, indices, params)
         self.reported: set[int] = set()
 
     def open(self, folder: Any, every: int, *, resume: bool) -> None:
