@@ -40,7 +40,7 @@ def images_of(coefficients, side):
 
 def normalized_coefficients(key, count, channels, frequencies=5):
     """The coefficients of random images, each with mean 0 and mean square 1 over all its pixels and channels."""
-    z = jax.random.normal(key, (count, frequencies, frequencies, channels), jnp.float32)
+    z = jax.random.normal(key, (count, frequencies, frequencies, channels))
     z = z.at[:, 0, 0].add(-jnp.mean(z[:, 0, 0], axis=-1, keepdims=True))
     return z * jnp.sqrt(channels / jnp.sum(z**2, axis=(1, 2, 3), keepdims=True))
 
