@@ -20,7 +20,6 @@ all of them, and ensembles of 5 are the first members of those of 20.
 
 import dataclasses
 import sys
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,18 +27,12 @@ import numpy as np
 import optax
 from _experiment import Experiment
 from _fourier_images import confident_images, images_of, turning_loss
+from _slices import CLASSES, SETS, load, orbits, turning
 
-from ntk_equiv import augment, datasets, ensembles, groups, metrics, plotting, reps
+from ntk_equiv import augment, ensembles, metrics, plotting
 
-CLASSES = 9
 CONFIDENCE = 0.99
 QUARTILES = (0.25, 0.5, 0.75)
-# What each set of images is, for people.
-SETS = {
-    "pathmnist": "PathMNIST, 1,423 test images split 11:1 by us",
-    "nct_crc_he": "NCT-CRC-HE-100K, {images:,} images split 11:1",
-    "drawn": "coloured discs drawn for a test, not histological slices",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,52 +60,6 @@ PRESETS = {
     "paper": Settings("nct_crc_he", 10_000, 6, (4, 8, 12, 16), (5, 20), 20, 1, 16, 100, 5.0, 1000, 50),
     "test": Settings("drawn", 24, 2, (4,), (1, 2), 1, 2, 16, 1, 10.0, 3, 9),
 }
-
-
-class Slices(NamedTuple):
-    """Images [n, H, W, 3], whose channels have mean 0 and variance 1 on the training part, and their classes."""
-
-    x: Any
-    y: Any
-    validation_x: Any
-    validation_y: Any
-
-
-def load(settings, data_dir):
-    """Images, drawn at random where there are more than are wanted, split into 11/12 and 1/12."""
-    drawing, splitting = jax.random.split(jax.random.key(settings.seed))
-    if settings.images == "pathmnist":
-        data = datasets.pathmnist("partial", data_dir, count=settings.count)
-    elif settings.images == "nct_crc_he":
-        data = datasets.nct_crc_he(data_dir, key=drawing, count=settings.count)
-    else:
-        data = discs(drawing, settings.count)
-    train, validation = data.split(splitting, settings.count * 11 // 12)
-    mean, std = jnp.mean(train.x, (0, 1, 2), keepdims=True), jnp.std(train.x, (0, 1, 2), keepdims=True)
-    return Slices((train.x - mean) / std, train.y, (validation.x - mean) / std, validation.y)
-
-
-def discs(key, count, side=12):
-    """Discs somewhere on noise; the class is their colour."""
-    colours, places, noise = jax.random.split(key, 3)
-    y = jnp.arange(count, dtype=jnp.int32) % CLASSES
-    colour = jax.random.uniform(colours, (CLASSES, 3))[y]
-    middle = jax.random.uniform(places, (count, 2, 1, 1), minval=2.0, maxval=side - 3.0)
-    distance = jnp.sum((np.indices((side, side))[None] - middle) ** 2, axis=1)[..., None]
-    x = jnp.where(distance < 10, colour[:, None, None, :], jax.random.uniform(noise, (count, side, side, 3)))
-    return datasets.LabelledSet(x, y, turning(4), reps.trivial(groups.cyclic(4)))
-
-
-def turning(order):
-    """How C_k acts on images: exactly for quarter turns, by interpolation otherwise."""
-    group = groups.cyclic(order)
-    return reps.rot90(group) if order == 4 else reps.rotate(group)
-
-
-def orbits(order, x):
-    """All rotations of images, [order * n, H, W, 3], in the memory of the host: there are many."""
-    turned = jax.jit(turning(order))
-    return np.concatenate([np.asarray(turned(g, x)) for g in range(order)])
 
 
 def compute(settings, data, results):
@@ -222,7 +169,7 @@ def curves(settings, part, name, size):
 
 
 def table(settings, found):
-    lines = [f"Images: {SETS[settings.images].format(images=settings.count)}", "", *made(settings, found)]
+    lines = [f"Images: {described(settings)}", "", *made(settings, found)]
     lines += ["", "After training: ensembles ± standard error over images, and their members' median [quartiles]"]
     lines += [f"{'':4}{'M':>3}{'OSP on validation':>38}{'OSP on OOD images':>38}{'accuracy on validation':>38}"]
     for order in settings.orders:
@@ -233,6 +180,11 @@ def table(settings, found):
             lines.append(f"{f'C{order}':4}{size:3}{''.join(f'{text:>38}' for text in shown)}")
     lost = sum(int(found[f"C{order}"]["lost"]) for order in settings.orders)
     return "\n".join([*lines, "", f"Members whose numbers ceased to be finite: {lost}"])
+
+
+def described(settings):
+    """The images, for people; goes with every number and figure."""
+    return SETS[settings.images].format(images=settings.count)
 
 
 def made(settings, found):
@@ -277,7 +229,7 @@ def invariance_figure(settings, found):
             ax.set_ylabel("orbit same prediction / k")
         if place >= len(settings.sizes):
             ax.set_xlabel("epoch")
-    legend(fig, axes[0], len(settings.orders))
+    described_by(fig, axes[0], settings)
     return fig
 
 
@@ -289,7 +241,7 @@ def accuracy_figure(settings, found):
         ax.set(xlabel="epoch")
         ax.set_title(f"ensembles of {size}", loc="left")
     axes[0].set_ylabel("accuracy on validation images")
-    legend(fig, axes[0], len(settings.orders))
+    described_by(fig, axes[0], settings)
     return fig
 
 
@@ -303,11 +255,13 @@ def draw(ax, settings, found, name, size, *, relative):
         plotting.orbit_curve(ax, part["epochs"], ensemble, members, errors=errors, label=label, number=number)
 
 
-def legend(fig, ax, columns):
-    """One legend for all panels, below them, which says what bars and bands are."""
+def described_by(fig, ax, settings):
+    """One legend for all panels, below them, which says what bars and bands are, and above them what images these are."""
     handles, labels = ax.get_legend_handles_labels()
     title = "bars: standard error over images; dotted and band: median and quartiles of members"
+    columns = len(settings.orders)
     fig.legend(handles, labels, loc="outside lower center", ncols=columns, title=title, title_fontsize=8)
+    fig.suptitle(described(settings), fontsize=9)
 
 
 def sample_figure(settings, found):

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import _slices
 import histology
 import jax.numpy as jnp
 import numpy as np
@@ -45,13 +46,13 @@ def test_sets_made_for_an_ensemble_are_tried_on_its_members():
 
 def test_orbits_begin_with_the_images_themselves():
     x = np.arange(2 * 5 * 5 * 3, dtype=float).reshape(2, 5, 5, 3)
-    found = histology.orbits(4, x)
+    found = _slices.orbits(4, x)
     expected = np.concatenate([np.rot90(x, turns, axes=(1, 2)) for turns in range(4)])
     np.testing.assert_array_equal(found, expected)
 
 
 def test_images_are_split_and_normalized():
-    data = histology.load(SETTINGS, None)
+    data = _slices.load(SETTINGS, None)
     assert (len(data.x), len(data.validation_x)) == (22, 2)
     np.testing.assert_allclose(np.mean(data.x, (0, 1, 2)), 0, atol=1e-12)
     np.testing.assert_allclose(np.std(data.x, (0, 1, 2)), 1)
