@@ -256,7 +256,7 @@ def draw(ax, settings, found, name, size, *, relative):
 
 
 def described_by(fig, ax, settings):
-    """One legend for all panels, below them, which says what bars and bands are, and above them what images these are."""
+    """Below all panels a legend, which says what bars and bands are, and above them what images these are."""
     handles, labels = ax.get_legend_handles_labels()
     title = "bars: standard error over images; dotted and band: median and quartiles of members"
     columns = len(settings.orders)
