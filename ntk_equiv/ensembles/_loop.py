@@ -24,6 +24,8 @@ from ntk_equiv.ensembles._model import Model
 
 NEVER = -1
 SAMPLES_AT_A_TIME = 1000
+# What the activations of all members that a device evaluates together may take.
+BYTES_AT_A_TIME = 2**30
 
 
 @jax.tree_util.register_dataclass
@@ -148,6 +150,20 @@ def predicted(model: Model, layout: Layout, params: Any, x: Any, batch_size: int
         part = layout.share(jax.tree.map(lambda leaf, chosen=chosen: np.asarray(leaf)[chosen], x))
         parts.append(layout.collect(_evaluated(model, layout, params, part)))
     return np.concatenate(parts, axis=1)[:, :n]
+
+
+def samples_at_a_time(chunk: int, bytes_each: int) -> int:
+    """How many samples to evaluate together: fewer than usual if they are large.
+
+    Args:
+        chunk: members that a device evaluates together.
+        bytes_each: what the activations of one sample take, for one member.
+
+    Example:
+        >>> samples_at_a_time(1, 10**5), samples_at_a_time(20, 10**6), samples_at_a_time(20, 10**10)
+        (1000, 53, 1)
+    """
+    return min(max(1, BYTES_AT_A_TIME // max(1, chunk * bytes_each)), SAMPLES_AT_A_TIME)
 
 
 @partial(jax.jit, static_argnames=("model", "layout"))

@@ -19,7 +19,6 @@ from ntk_equiv.ensembles._history import History, checked_record, curve_steps
 from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of
 from ntk_equiv.ensembles._loop import (
     NEVER,
-    SAMPLES_AT_A_TIME,
     Member,
     Task,
     advanced,
@@ -27,6 +26,7 @@ from ntk_equiv.ensembles._loop import (
     initial_params,
     predicted,
     raw_key,
+    samples_at_a_time,
 )
 from ntk_equiv.ensembles._losses import LossFn, loss_of
 from ntk_equiv.ensembles._model import model_of
@@ -158,6 +158,7 @@ class _Training:
         params = initial_params(task.model, layout, task.key_impl, indices, self.key, example)
         self.members: Member = created(task, layout, indices, params)
         self.reported: set[int] = set()
+        self.samples = samples_at_a_time(layout.chunk, activation_bytes(*_forward(task, data)) // _batch(task))
 
     def open(self, folder: Any, every: int, *, resume: bool) -> None:
         """Write checkpoints to a folder, and begin with the last one that is there."""
@@ -228,7 +229,7 @@ class _Training:
         self.history.record_steps.append(self.step)
         for name, (x, function) in self.record.items():
             params = self.members.params
-            predictions = predicted(self.task.model, self.layout, params, x, SAMPLES_AT_A_TIME)
+            predictions = predicted(self.task.model, self.layout, params, x, self.samples)
             made = predictions if function is None else function(jnp.asarray(predictions))
             self.history.records[name].append(np.asarray(made))
 
@@ -259,10 +260,13 @@ def _task(module: Any, data: tuple, batches: Batches, optimizer: Any, loss: Any,
 
 def _forward(task: Task, data: tuple) -> tuple:
     """The forward pass of one member on one batch, and its arguments, for an estimate of the memory it takes."""
-    count = task.batches.batch_size or task.batches.size
-    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), data[0])
+    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((_batch(task), *leaf.shape[1:]), leaf.dtype), data[0])
     params = jax.eval_shape(task.model.init, jax.random.key(0), x)
     return task.model.apply, params, x
+
+
+def _batch(task: Task) -> int:
+    return task.batches.batch_size or task.batches.size
 
 
 def _steps(steps: int | None, epochs: int | None, batches: Batches) -> int:
