@@ -5,7 +5,7 @@ predicts. What it trains is any Linen module, an NNX factory `rngs -> module`, a
 (also as a Linen module, `to_flax`); `mlp`, `fashion_cnn` and `histology_cnn` are ready.
 
 - on CPUs, call `use_cores` at the top of a script: members are then trained side by side, one on each core;
-- `expected_layout` tells how members would be laid out over devices;
+- `untrained` is the ensemble with which `train` begins, `expected_layout` how its members would lie on devices;
 - `log_steps` are times at which to record, evenly spaced in the logarithm;
 - `compare_with_theory` holds mean and variance of a run against those of the infinite ensemble;
 - `bootstrapped` means are those of smaller ensembles drawn from a large one.
@@ -19,7 +19,8 @@ from ntk_equiv.ensembles._layout import Layout, use_cores
 from ntk_equiv.ensembles._model import to_flax
 from ntk_equiv.ensembles._networks import fashion_cnn, histology_cnn, mlp
 from ntk_equiv.ensembles._run import Run, bootstrapped
-from ntk_equiv.ensembles._train import expected_layout, train
+from ntk_equiv.ensembles._train import train
+from ntk_equiv.ensembles._untrained import expected_layout, untrained
 
 __all__ = [
     "Comparison",
@@ -37,5 +38,6 @@ __all__ = [
     "mlp",
     "to_flax",
     "train",
+    "untrained",
     "use_cores",
 ]
