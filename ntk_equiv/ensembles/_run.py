@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv.empirical import EmpiricalKernelFn, empirical_kernel_fn
 from ntk_equiv.ensembles._checkpoint import Checkpoints, leaves, like, open_folder
 from ntk_equiv.ensembles._configuration import parameter_specs
 from ntk_equiv.ensembles._history import History
@@ -132,6 +133,19 @@ class Run:
             For each size an array [draws, n, out].
         """
         return bootstrapped(self.predict(x)[self.finished], sizes=sizes, draws=draws, key=key)
+
+    def kernel_fn(self, member: int, /, **settings: Any) -> EmpiricalKernelFn:
+        """The kernels of one trained member as it is now, for comparison with those at initialisation.
+
+        Args:
+            member: its number.
+            settings: as for `empirical_kernel_fn`.
+        """
+        if not 0 <= member < self.members:
+            fix = "Members are counted from 0."
+            raise refusal("member", expected=f"a number below {self.members}", got=member, fix=fix)
+        params = jax.tree.map(lambda leaf: leaf[member], self.params)
+        return empirical_kernel_fn(self.model.apply, params, **settings)
 
     def save(self, folder: Any, /) -> None:
         """Write the run to a new or empty folder, from which `Run.load` reads it."""
