@@ -22,20 +22,21 @@ from ntk_equiv.empirical._network import sample_outputs
 from ntk_equiv.empirical._plan import Plan
 from ntk_equiv.empirical._sites import probed, program_of, zeros
 
-# How many numbers of derivatives are computed side by side; on CPUs few samples at a time are faster than many.
-SIDE_BY_SIDE = {"cpu": 2**15, "other": 2**24}
-
 
 def product(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
     """`jnp.einsum` in full precision, also on accelerators."""
     return jnp.einsum(subscripts, a, b, precision=lax.Precision.HIGHEST)
 
 
+def side_by_side() -> int:
+    """How many numbers of derivatives are computed at the same time; on CPUs few samples are faster than many."""
+    return 2**15 if jax.default_backend() == "cpu" else 2**24
+
+
 def derivatives(plan: Plan, apply: Any, params: Any, constants: Any, x: Any) -> dict[str, Any]:
     """`explicit` and `factors` for all samples of `x`."""
     n = jax.tree.leaves(x)[0].shape[0]
-    room = SIDE_BY_SIDE["cpu" if jax.default_backend() == "cpu" else "other"]
-    size = max(1, min(n, room // max(plan.numbers_per_sample, 1)))
+    size = max(1, min(n, side_by_side() // max(plan.numbers_per_sample, 1)))
     steps = -(-n // size)
     # All steps have one size, so that one program serves them; the last is filled up with copies.
     places = np.minimum(np.arange(steps * size), n - 1).reshape(steps, size)

@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 from ntk_equiv._check import one_of, positive_integer, refusal
 from ntk_equiv._typing import Array, Get, Inputs
 from ntk_equiv.empirical import _network
+from ntk_equiv.empirical._derivatives import side_by_side
 from ntk_equiv.empirical._kernel_fn import EmpiricalKernelFn
 from ntk_equiv.empirical._plan import METHODS
 from ntk_equiv.stax._kernel_fn import canonical_get
@@ -61,7 +62,7 @@ class MonteCarloKernelFn:
     init: Callable = dataclasses.field(metadata={"static": True})
     apply: Any = dataclasses.field(metadata={"static": True})
     samples: int = dataclasses.field(metadata={"static": True})
-    together: int = dataclasses.field(metadata={"static": True})
+    together: int | None = dataclasses.field(metadata={"static": True})
     method: str = dataclasses.field(metadata={"static": True})
 
     def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None) -> Any:
@@ -109,13 +110,24 @@ class MonteCarloKernelFn:
         return self(left, right, get)
 
     def entries_per_pair(self, x: Inputs) -> int:
-        """As of one network, times the number of those that are evaluated together."""
-        params = jax.eval_shape(lambda key: parameters(self.init, key, x), self.key)
-        return self.together**2 * self._with(params).entries_per_pair(x)
+        """As of one network, times the number of those that were asked to be evaluated together."""
+        return (self.together or 1) * self._shapes(x).entries_per_pair(x)
+
+    def at_once(self, x: Inputs, count: int) -> int:
+        """How many of `count` networks are evaluated together for samples `x`: a divisor, so that none are left."""
+        numbers = jax.tree.leaves(x)[0].shape[0] * self._shapes(x).plan(x).numbers_per_sample
+        # On CPUs one by one is as fast, and takes a fraction of the time to compile.
+        fitting = 1 if jax.default_backend() == "cpu" else max(1, side_by_side() // max(numbers, 1))
+        wanted = min(count, self.together or fitting)
+        return next(size for size in range(wanted, 0, -1) if count % size == 0)
 
     def drawn(self, key: jax.Array, x: Inputs) -> EmpiricalKernelFn:
         """The kernels of one random network for samples like those of `x`."""
         return self._with(parameters(self.init, key, x))
+
+    def _shapes(self, x: Inputs) -> EmpiricalKernelFn:
+        """A network of which only the shapes are known."""
+        return self._with(jax.eval_shape(lambda key: parameters(self.init, key, x), self.key))
 
     def _with(self, params: Any) -> EmpiricalKernelFn:
         return EmpiricalKernelFn(params, (), self.apply, self.method, "mean")
@@ -125,12 +137,12 @@ class MonteCarloKernelFn:
 
 
 def monte_carlo_kernel_fn(
-    init: Callable,
-    apply: Callable,
+    init: Any,
+    apply: Any,
     key: jax.Array,
     samples: int,
     *,
-    together: int = 1,
+    together: int | None = None,
     method: str = "auto",
 ) -> MonteCarloKernelFn:
     """The mean kernels of a network over random initialisations, as a `kernel_fn` that knows its standard errors.
@@ -141,7 +153,7 @@ def monte_carlo_kernel_fn(
         apply: `apply(params, x) -> outputs`.
         key: a JAX random key.
         samples: how many networks to draw.
-        together: how many of them are evaluated at the same time; more than one pays on accelerators.
+        together: how many of them are evaluated at the same time, at most; chosen by their size if not given.
         method: as for `empirical_kernel_fn`.
 
     Returns:
@@ -163,8 +175,9 @@ def monte_carlo_kernel_fn(
     if not callable(init) or not callable(apply):
         fix = "Unpack the pair or triple: `monte_carlo_kernel_fn(*network[:2], key, samples)`."
         raise refusal("init, apply", expected="two functions", got=f"{init!r:.40} and {apply!r:.40}", fix=fix)
-    count, together = positive_integer(samples, "samples"), positive_integer(together, "together")
-    return MonteCarloKernelFn(key, init, _network.Plain(apply), count, min(count, together), method)
+    count = positive_integer(samples, "samples")
+    together = None if together is None else positive_integer(together, "together")
+    return MonteCarloKernelFn(key, init, _network.Plain(apply), count, together, method)
 
 
 def parameters(init: Callable, key: jax.Array, x: Inputs) -> Any:
@@ -194,11 +207,9 @@ def _moments(kernel_fn: MonteCarloKernelFn, keys: jax.Array, x1: Inputs, x2: Inp
         return _merged(total, (mean, squares, len(keys))), None
 
     zero = jax.tree.map(lambda k: jnp.zeros(k.shape, k.dtype), jax.eval_shape(kernels, keys[0]))
-    whole = len(keys) // kernel_fn.together * kernel_fn.together
-    total, _ = lax.scan(step, (zero, zero, 0.0), keys[:whole].reshape(-1, kernel_fn.together))
-    if whole < len(keys):
-        total, _ = step(total, keys[whole:])
-    return total[0], total[1]
+    groups = keys.reshape(-1, kernel_fn.at_once(x1, len(keys)))
+    (mean, squares, _), _ = lax.scan(step, (zero, zero, 0.0), groups)
+    return mean, squares
 
 
 def _merged(total: Any, part: Any) -> Any:

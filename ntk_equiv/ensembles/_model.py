@@ -100,7 +100,7 @@ def as_pair(module: Any, /) -> tuple[Callable, Callable]:
         module: a Linen module, an NNX factory `rngs -> module`, a pair `(init, apply)` or a stax triple.
 
     Returns:
-        The pair. Pairs of the same module are equal, so that compiled programs are found again.
+        The pair. Compiled programs are found by it, so keep it.
 
     Example:
         >>> import jax, jax.numpy as jnp
