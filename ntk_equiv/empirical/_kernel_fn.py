@@ -152,7 +152,7 @@ def _points(kernel_fn: EmpiricalKernelFn, x: Inputs) -> dict[str, Any]:
         return points
     if plan.method == "products" or len(outputs) * plan.numbers_per_sample > ROOM:
         return {**points, "x": x}
-    return {**points, "derivatives": _derivatives(kernel_fn, x)}
+    return {**points, "derivatives": derivatives(plan, *kernel_fn.parts, x)}
 
 
 @partial(jax.jit, static_argnames="get")
@@ -184,9 +184,11 @@ def _tangent(kernel_fn: EmpiricalKernelFn, left: Any, right: Any, dtype: Any) ->
         return jnp.zeros((*shape, channels, channels) if apart else shape, dtype)
     if "x" in left and kernel_fn.plan(left["x"]).method == "products":
         return by_products(kernel_fn.plan(left["x"]), *kernel_fn.parts, left["x"], right["x"], apart).astype(dtype)
-    sides = (side.get("derivatives") or _derivatives(kernel_fn, side["x"]) for side in (left, right))
-    return contracted(*sides, apart).astype(dtype)
+    return contracted(_derivatives(kernel_fn, left), _derivatives(kernel_fn, right), apart).astype(dtype)
 
 
-def _derivatives(kernel_fn: EmpiricalKernelFn, x: Inputs) -> dict[str, Any]:
-    return derivatives(kernel_fn.plan(x), *kernel_fn.parts, x)
+def _derivatives(kernel_fn: EmpiricalKernelFn, side: Any) -> dict[str, Any]:
+    """Those that are kept, or else computed now."""
+    if "derivatives" in side:
+        return side["derivatives"]
+    return derivatives(kernel_fn.plan(side["x"]), *kernel_fn.parts, side["x"])

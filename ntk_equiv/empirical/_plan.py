@@ -19,7 +19,8 @@ from typing import Any
 import jax
 
 from ntk_equiv.empirical._network import output_spec, sample_outputs
-from ntk_equiv.empirical._sites import Site, operations, program_of, sites_of
+from ntk_equiv.empirical._operations import operations
+from ntk_equiv.empirical._sites import Site, program_of, sites_of
 
 METHODS = ("auto", "structured", "jacobian", "products")
 # More numbers than this for the derivatives of one sample are not worth having: 1 GB in single precision.

@@ -90,7 +90,8 @@ def _note(eqn: JaxprEqn, weight: int, number: Any, found: dict[int, Site]) -> No
     contracted, batch = eqn.params["dimension_numbers"]
     if batch[0]:
         return
-    W, a, y = eqn.invars[weight].aval, eqn.invars[1 - weight].aval, eqn.outvars[0].aval
+    variables: list[Any] = [eqn.invars[weight], eqn.invars[1 - weight], eqn.outvars[0]]
+    W, a, y = (v.aval for v in variables)
     inputs = math.prod(W.shape[axis] for axis in contracted[weight])
     rows = a.size // max(inputs, 1)
     axes = tuple(contracted[1 - weight])
@@ -134,31 +135,6 @@ def _evaluated(eqn: JaxprEqn, values: list) -> list:
     functions, settings = settings if isinstance(settings, tuple) else ((), settings)
     results = eqn.primitive.bind(*functions, *values, **settings)
     return list(results) if eqn.primitive.multiple_results else [results]
-
-
-def operations(jaxpr: Jaxpr) -> int:
-    """About how many multiplications and additions a program makes."""
-    return sum(_operations(eqn) for eqn in jaxpr.eqns)
-
-
-def _operations(eqn: JaxprEqn) -> int:
-    inner = [operations(part) for value in eqn.params.values() for part in _programs(value)]
-    if inner:
-        # Of several branches one is taken.
-        return max(inner) * int(eqn.params.get("length", 1))
-    size = sum(math.prod(v.aval.shape) for v in eqn.outvars if hasattr(v.aval, "shape"))
-    if eqn.primitive.name == "dot_general":
-        contracted = eqn.params["dimension_numbers"][0][0]
-        return 2 * size * math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted)
-    if eqn.primitive.name == "conv_general_dilated":
-        weights = eqn.invars[1].aval
-        return 2 * size * weights.size // weights.shape[eqn.params["dimension_numbers"].rhs_spec[0]]
-    return size
-
-
-def _programs(value: Any) -> list[Jaxpr]:
-    values = value if isinstance(value, tuple | list) else [value]
-    return [v.jaxpr if isinstance(v, ClosedJaxpr) else v for v in values if isinstance(v, ClosedJaxpr | Jaxpr)]
 
 
 def program_of(function: Callable, *arguments: Any) -> ClosedJaxpr:

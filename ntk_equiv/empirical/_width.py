@@ -121,10 +121,10 @@ def width_scaling(
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from ntk_equiv import empirical, stax
-        >>> build = lambda N: stax.serial(stax.Dense(N), stax.Relu(), stax.Dense(N), stax.Relu(), stax.Dense(1))
+        >>> build = lambda N: stax.serial(stax.Dense(N), stax.Relu(), stax.Dense(1))
         >>> x = jnp.array([[1.0, 2.0]])
         >>> found = empirical.width_scaling(build, (8, 16), x, key=jax.random.key(0), samples=500)
-        >>> bool(jnp.abs(found.nngp.coefficient / found.nngp.error) < 4)      # products of independent layers: none
+        >>> bool(abs(found.ntk.coefficient) < 4 * found.ntk.error)      # one hidden layer has none
         True
     """
     chosen = tuple(sorted({positive_integer(width, "widths") for width in widths}))
@@ -138,7 +138,7 @@ def width_scaling(
         kernel_fn = networks[0][2]
     limit = gram(kernel_fn, x1, x2, ("nngp", "ntk"))
     estimates = tuple(
-        monte_carlo_kernel_fn(*network[:2], one, samples).estimate(x1, x2, progress=progress)
+        monte_carlo_kernel_fn(network[0], network[1], one, samples).estimate(x1, x2, progress=progress)
         for network, one in zip(networks, jax.random.split(key, len(chosen)), strict=True)
     )
 

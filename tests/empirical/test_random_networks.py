@@ -14,12 +14,10 @@ X = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2)))
 
 
 def build(width):
-    return stax.serial(
-        stax.Dense(width, 1.5, 0.2), stax.Erf(), stax.Dense(width, 1.5), stax.Erf(), stax.Dense(2, 1.3, 0.1)
-    )
+    return stax.serial(stax.Dense(width, 1.5, 0.2), stax.Erf(), stax.Dense(2, 1.3))
 
 
-INIT, APPLY, KERNEL_FN = build(12)
+INIT, APPLY, _ = build(12)
 KEY = jax.random.key(0)
 SAMPLED = monte_carlo_kernel_fn(INIT, APPLY, KEY, 30)
 

@@ -5,9 +5,8 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from ntk_equiv import empirical_kernel_fn, ensembles, interop, monte_carlo_kernel_fn, stax
+from ntk_equiv import empirical_kernel_fn, ensembles, interop, stax
 from tests.tolerances import assert_close
 
 nt = interop.neural_tangents()
@@ -16,15 +15,13 @@ SPATIAL = stax.serial(stax.Conv(5, (3, 3), b_std=0.1), stax.Relu(), stax.Conv(2,
 DENSE = stax.serial(stax.Dense(6, 1.4, 0.1), stax.Relu(), stax.Dense(3))
 
 
-@pytest.mark.parametrize("channels", ["mean", "apart"])
-def test_kernels_on_a_grid_have_their_axes_and_scale(channels):
+def test_kernels_on_a_grid_have_their_axes():
     x = jnp.asarray(RNG.normal(size=(3, 5, 4, 2)))
     params = SPATIAL.init_fn(jax.random.key(0), x.shape)[1]
-    axes = {"mean": (-1,), "apart": ()}[channels]
-    theirs = jax.jit(nt.empirical_kernel_fn(SPATIAL.apply_fn, axes, vmap_axes=0), static_argnums=2)
+    theirs = jax.jit(nt.empirical_kernel_fn(SPATIAL.apply_fn, (), vmap_axes=0), static_argnums=2)
     with jax.numpy_rank_promotion("allow"):
         expected = theirs(x, x[:2], ("nngp", "ntk"), params)
-    ours = empirical_kernel_fn(SPATIAL, params, channels=channels)(x, x[:2])
+    ours = empirical_kernel_fn(SPATIAL, params, channels="apart")(x, x[:2])
     assert ours.ntk.shape[2:6] == (2, 2, 1, 1)
     assert_close(ours.nngp, expected.nngp)
     assert_close(ours.ntk, expected.ntk)
@@ -44,7 +41,7 @@ def test_the_network_of_the_paper_with_its_max_pools():
     assert_close(ours, expected)
 
 
-def test_the_mean_over_their_random_networks_is_ours():
+def test_their_mean_over_random_networks_is_that_of_our_kernels():
     """The same draws: they split the key of a draw once more, for dropout."""
     x, key, draws = jnp.asarray(RNG.normal(size=(3, 4))), jax.random.key(1), 5
     with jax.numpy_rank_promotion("allow"), warnings.catch_warnings():
@@ -54,8 +51,5 @@ def test_the_mean_over_their_random_networks_is_ours():
             one, drawn = jax.random.split(one)
             keys.append(jax.random.split(drawn)[0])
         expected = nt.monte_carlo_kernel_fn(*DENSE[:2], key, draws, device_count=0)(x, None, "ntk")
-    each = [empirical_kernel_fn(DENSE, DENSE.init_fn(k, x.shape)[1])(x, None, "ntk") for k in keys]
-    assert_close(sum(each) / draws, expected)
-    ours = monte_carlo_kernel_fn(*DENSE[:2], key, draws)
-    mine = [empirical_kernel_fn(DENSE, DENSE.init_fn(k, x.shape)[1]) for k in jax.random.split(key, draws)]
-    assert_close(ours(x, None, "ntk"), sum(k(x, None, "ntk") for k in mine) / draws)
+    one = jax.jit(lambda k: empirical_kernel_fn(DENSE, DENSE.init_fn(k, x.shape)[1])(x, None, "ntk"))
+    assert_close(sum(one(k) for k in keys) / draws, expected)
