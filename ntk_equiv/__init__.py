@@ -17,6 +17,7 @@ The library follows one line of thought, and this is where its parts lie on it:
 - `ensembles` trains real ones, with Flax, and compares them with the theory;
 - `metrics` measure how invariant their predictions are;
 - `datasets` are the problems and image sets of the paper, each with its symmetry;
+- `plotting` draws figures, in one style;
 - `interop` lets networks written for neural-tangents take part.
 
 Importing `ntk_equiv` is cheap: each part is loaded when it is first used.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
         infinite,
         interop,
         metrics,
+        plotting,
         reps,
         stax,
         theorems,
@@ -63,6 +65,7 @@ __all__ = [
     "interop",
     "metrics",
     "monte_carlo_kernel_fn",
+    "plotting",
     "reps",
     "stax",
     "theorems",
@@ -86,6 +89,7 @@ _HOME = {
     "interop": "ntk_equiv.interop",
     "metrics": "ntk_equiv.metrics",
     "monte_carlo_kernel_fn": "ntk_equiv.empirical",
+    "plotting": "ntk_equiv.plotting",
     "reps": "ntk_equiv.reps",
     "stax": "ntk_equiv.stax",
     "theorems": "ntk_equiv.theorems",
