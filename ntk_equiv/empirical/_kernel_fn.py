@@ -98,8 +98,8 @@ def empirical_kernel_fn(
 
         Θ(x, x') = (1/C) Σ_c ⟨∂f_c(x)/∂θ, ∂f_c(x')/∂θ⟩,        𝒦(x, x') = (1/C) Σ_c f_c(x) f_c(x')
 
-    Samples are taken one by one: a network that mixes those of a batch, as batch normalisation does in training, is
-    evaluated on batches of one. `gram` evaluates many pairs in bounded memory.
+    Samples have to be independent of each other: a network that mixes those of a batch, as batch normalisation does in
+    training, has no kernel of two samples. `gram` evaluates many pairs in bounded memory.
 
     Args:
         apply: a function `apply(params, x) -> outputs` [n, ..., channels] (or [n]), a Linen module, a pair
@@ -159,15 +159,12 @@ def _points(kernel_fn: EmpiricalKernelFn, x: Inputs) -> dict[str, Any]:
 def _pairs(kernel_fn: EmpiricalKernelFn, left: Any, right: Any, get: Any) -> Any:
     n1, *grid, channels = left["outputs"].shape
     n2, positions, apart = right["outputs"].shape[0], math.prod(grid), kernel_fn.channels == "apart"
-    shape = n1, n2, *(size for extent in grid for size in (extent, extent))
 
     def arranged(kernel: Array) -> Array:
         """[n1, n2, S, S', ...] as [n1, n2, h, h', w, w', ...]."""
-        spread = kernel.reshape(n1, n2, *grid, *grid, *kernel.shape[4:])
-        half, rank = len(grid), 2 + 2 * len(grid)
+        spread, half = kernel.reshape(n1, n2, *grid, *grid, *kernel.shape[4:]), len(grid)
         axes = [axis for i in range(half) for axis in (2 + i, 2 + half + i)]
-        spread = spread.transpose(0, 1, *axes, *range(rank, spread.ndim))
-        return spread.reshape(*shape, *kernel.shape[4:]) / (1 if apart else channels)
+        return spread.transpose(0, 1, *axes, *range(2 + 2 * half, spread.ndim)) / (1 if apart else channels)
 
     f, g = (side["outputs"].reshape(-1, positions, channels) for side in (left, right))
     nngp = arranged(product("aic,bjd->abijcd" if apart else "aic,bjc->abij", f, g))

@@ -11,20 +11,7 @@ from tests.tolerances import assert_close
 
 nt = interop.neural_tangents()
 RNG = np.random.default_rng(0)
-SPATIAL = stax.serial(stax.Conv(5, (3, 3), b_std=0.1), stax.Relu(), stax.Conv(2, (2, 2)))
 DENSE = stax.serial(stax.Dense(6, 1.4, 0.1), stax.Relu(), stax.Dense(3))
-
-
-def test_kernels_on_a_grid_have_their_axes():
-    x = jnp.asarray(RNG.normal(size=(3, 5, 4, 2)))
-    params = SPATIAL.init_fn(jax.random.key(0), x.shape)[1]
-    theirs = jax.jit(nt.empirical_kernel_fn(SPATIAL.apply_fn, (), vmap_axes=0), static_argnums=2)
-    with jax.numpy_rank_promotion("allow"):
-        expected = theirs(x, x[:2], ("nngp", "ntk"), params)
-    ours = empirical_kernel_fn(SPATIAL, params, channels="apart")(x, x[:2])
-    assert ours.ntk.shape[2:6] == (2, 2, 1, 1)
-    assert_close(ours.nngp, expected.nngp)
-    assert_close(ours.ntk, expected.ntk)
 
 
 def test_the_network_of_the_paper_with_its_max_pools():
