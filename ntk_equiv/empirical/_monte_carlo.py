@@ -207,7 +207,7 @@ def _moments(kernel_fn: MonteCarloKernelFn, keys: jax.Array, x1: Inputs, x2: Inp
         return _merged(total, (mean, squares, len(keys))), None
 
     zero = jax.tree.map(lambda k: jnp.zeros(k.shape, k.dtype), jax.eval_shape(kernels, keys[0]))
-    groups = keys.reshape(-1, kernel_fn.at_once(x1, len(keys)))
+    groups = keys.reshape(-1, kernel_fn.at_once(x1, len(keys)), *keys.shape[1:])  # keys of the old kind are arrays
     (mean, squares, _), _ = lax.scan(step, (zero, zero, 0.0), groups)
     return mean, squares
 

@@ -140,6 +140,17 @@ class Run:
         Args:
             member: its number.
             settings: as for `empirical_kernel_fn`.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, optax
+            >>> from ntk_equiv import ensembles
+            >>> data = jnp.array([[-1.], [1.]]), jnp.array([[0.], [1.]])
+            >>> square = lambda key, x: jax.random.uniform(key, (1, 1)), lambda w, x: x @ w**2 + 0.5
+            >>> key, optimizer = jax.random.key(0), optax.sgd(0.5)
+            >>> run = ensembles.train(square, data, members=2, steps=100, optimizer=optimizer, key=key)
+            >>> print(run.kernel_fn(1)(data[0], None, "ntk").round(3))      # (2w)² ⟨x, x'⟩ with w² = ½
+            [[ 2. -2.]
+             [-2.  2.]]
         """
         if not 0 <= member < self.members:
             fix = "Members are counted from 0."
