@@ -111,8 +111,8 @@ def compare_with_theory(run: Run | Mapping[int, Run], ens: Any, x: Any, t: Any =
     """Mean and variance of a trained ensemble against theory, in units of the standard error.
 
     Args:
-        run: a run trained on full batches by gradient descent (with or without momentum), or for each of several
-            widths such a run.
+        run: a run trained on full batches by gradient descent (with or without momentum), or an untrained one; or
+            for each of several widths such a run.
         ens: the infinite ensemble, on the same data, with the same loss, reduction and rate.
         x: points at which to compare, [n, ...].
         t: the number of steps of the run, its only time.
@@ -161,6 +161,10 @@ def _compared(run: Run, ens: Any, x: Any, t: Any) -> Comparison:
 def _check_same_training(run: Run, ens: Any, t: Any) -> None:
     """Refuse to compare what was not trained alike."""
     here, differences = run.configuration, []
+    if run.steps == t == 0:
+        return  # before training there is nothing in which they could differ
+    if run.steps == 0:
+        raise refusal("t", expected="0, for a run that is not trained", got=t, fix="Train it with `train`.")
     if here["loss"] != "mse":
         differences.append(f"the run has loss {here['loss']!r}, theory is about 'mse'")
     if here["batch_size"] is not None or here["augmentation"] != "full":

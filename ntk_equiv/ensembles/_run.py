@@ -164,7 +164,7 @@ class Run:
         failed = np.array([self.failed.get(m, NEVER) for m in range(self.members)], np.int32)
         text = {"configuration": self.configuration, "members": self.members, "records": [*self.history.records]}
         arrays = {"params": leaves(self.params), "failed": leaves(failed), "history": self.history.stored()}
-        checkpoints.save(self.steps, arrays, text)
+        checkpoints.save(self.steps, {name: part for name, part in arrays.items() if part}, text)
         checkpoints.close()
 
     @classmethod
