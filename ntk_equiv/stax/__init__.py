@@ -4,13 +4,15 @@ A layer, and any network put together from layers, is a triple `(init_fn, apply_
 finite network, the third its NNGP kernel 𝒦 and neural tangent kernel Θ when all layers are infinitely wide. Names,
 order of arguments and defaults are those of neural-tangents, so that one import is all that changes.
 
-- layers with weights: `Dense`, `Conv`
-- without: `Flatten`, `AvgPool`, `SumPool`, `GlobalAvgPool`, `GlobalSumPool`, `Aggregate` (on a `Graph`), `Identity`
+- layers with weights: `Dense`, `Conv`; on quarter turns and flips of images `LiftingConv`, `GroupConv`
+- without: `Flatten`, `AvgPool`, `SumPool`, `GlobalAvgPool`, `GlobalSumPool`, `GroupPool`, `Aggregate` (on a `Graph`),
+  `Identity`
 - activations: `Relu`, `LeakyRelu`, `ABRelu`, `Abs`, `Erf`, `Gelu`, `Sin`, `Cos`, `ElementwiseNumerical`
 - compositions: `serial`, `parallel`, `repeat`, `FanOut`, `FanInSum`
 
 Layers without parameters add nothing to Θ. Inputs are `[n, features]`, `[n, spatial..., channels]` or a `Graph`;
-networks whose output keeps spatial axes have kernels `[n1, n2, h, h', w, w', ...]`.
+networks whose output keeps spatial axes have kernels `[n1, n2, h, h', w, w', ...]`. Features on a group have one more
+such axis, of its elements: `[n, h, w, |G|, channels]`.
 """
 
 from ntk_equiv.stax._aggregate import Aggregate
@@ -21,6 +23,7 @@ from ntk_equiv.stax._dense import Dense
 from ntk_equiv.stax._erf import Erf
 from ntk_equiv.stax._gelu import Gelu
 from ntk_equiv.stax._graph_input import Graph
+from ntk_equiv.stax._group_conv import GroupConv, GroupPool, LiftingConv
 from ntk_equiv.stax._kernel_fn import KernelFn
 from ntk_equiv.stax._network import Network
 from ntk_equiv.stax._pool import AvgPool, Flatten, GlobalAvgPool, GlobalSumPool, SumPool
@@ -46,9 +49,12 @@ __all__ = [
     "GlobalAvgPool",
     "GlobalSumPool",
     "Graph",
+    "GroupConv",
+    "GroupPool",
     "Identity",
     "KernelFn",
     "LeakyRelu",
+    "LiftingConv",
     "Network",
     "Relu",
     "Sin",

@@ -52,6 +52,10 @@ class Rule:
         """What this layer must be given so that it can deliver `need`."""
         return need
 
+    def widening(self) -> int:
+        """By how much the number of positions may grow on the way through, for choosing a tile size."""
+        return 1
+
     def trace(self, points: Any) -> Trace:
         """What `pairs` will want to know about each sample: a pytree of arrays `[n, ...]`."""
         return ()
