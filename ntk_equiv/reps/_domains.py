@@ -169,9 +169,7 @@ def grid_action(domain: Domain, shape: tuple[int, ...]) -> GridAction:
 def _orientations(turns: int, flip: int, count: int) -> list[int]:
     """g⁻¹k for all k of C4 or D4, numbered as by `rot90`, for g that flips and then turns."""
     if count not in (4, 8) or (flip and count == 4):
-        fix = (
-            "Features on C4 have an axis of 4 orientations, which flips do not map to themselves; those on D4 one of 8."
-        )
+        fix = "Features on D4 have an axis of 8 orientations; those on C4 one of 4, among which flips do not act."
         raise refusal("shape", expected="a grid, or one with an axis of the group", got=f"an axis of {count}", fix=fix)
     # k = r^j s^f, and s r = r⁻¹ s.
     there = [((j - turns) * (-1 if flip else 1) % 4, f ^ flip) for f in range(count // 4) for j in range(4)]

@@ -1,7 +1,7 @@
 """Convolutions over quarter turns, flips and translations: from images to functions on the group, and on from there.
 
-A feature map on the group G ⋉ Z², G = C4 or D4, has a value for each position s and element g, `[n, h, w, |G|, channels]`.
-With go the offset o turned by g ∈ G about the centre of the filter, |F| taps and C input channels,
+A feature map on the group G ⋉ Z², G = C4 or D4, has a value for each position s and element g of G, in arrays
+`[n, h, w, |G|, channels]`. With go the offset o turned by g about the centre of the filter, |F| taps and C channels,
 
     lifting    y(s, g) = σ_w / √(C |F|)     Σ_o   x(s + go) W(o) + σ_b b
     group      y(s, g) = σ_w / √(C |F| |G|) Σ_o,k x(s + go, gk) W(o, k) + σ_b b
@@ -103,9 +103,9 @@ def LiftingConv(
     """Convolution of square images `[n, h, h, channels]` with a filter in all orientations.
 
     The output `[n, h', h', |G|, out_chan]` has an axis for the orientation, in the order of the elements of
-    `groups.cyclic(4)` or `groups.dihedral(4)`; its kernels are `[n1, n2, h, h', w, w', g, g']`. To all other layers that
-    axis is one more of positions: activations and `Dense` act on each, `AvgPool((2, 2, 1), (2, 2, 1))` pools pixels,
-    `GroupPool` orientations, `GlobalAvgPool` both.
+    `groups.cyclic(4)` or `groups.dihedral(4)`; its kernels are `[n1, n2, h, h', w, w', g, g']`. To all other layers
+    that axis is one more of positions: activations and `Dense` act on each, `AvgPool((2, 2, 1), (2, 2, 1))` pools
+    pixels, `GroupPool` orientations, `GlobalAvgPool` both.
 
     Args:
         out_chan: number of output channels of the finite network; the kernels do not depend on it.
@@ -141,7 +141,7 @@ def GroupConv(
     *,
     group: str,
 ) -> Network:
-    """Convolution over turns, flips and translations of features `[n, h, h, |G|, channels]`, as `LiftingConv` makes them.
+    """Convolution over turns, flips and translations of features `[n, h, h, |G|, channels]` from `LiftingConv`.
 
     Args:
         out_chan: number of output channels of the finite network; the kernels do not depend on it.
@@ -159,10 +159,10 @@ def GroupConv(
         ((-1, 3, 3, 4, 8), (1, 1, 4, 2, 8))
         >>> features = jnp.arange(4.0).reshape(1, 1, 1, 4, 1)
         >>> print(kernel_fn(features, None, "nngp").reshape(4, 4))
-        [[3.5 2.5 2.5 2.5]
-         [2.5 3.5 2.5 2.5]
-         [2.5 2.5 3.5 2.5]
-         [2.5 2.5 2.5 3.5]]
+        [[3.5 2.  1.5 2. ]
+         [2.  3.5 2.  1.5]
+         [1.5 2.  3.5 2. ]
+         [2.  1.5 2.  3.5]]
     """
     return _group_conv(out_chan, filter_shape, strides, padding, (W_std, b_std), SquareGroup.of(group), lifts=False)
 

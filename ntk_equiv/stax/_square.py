@@ -1,7 +1,7 @@
 """Symmetries of the square: quarter turns, with or without flips, of grids, and their products.
 
-Elements are numbered as those of `groups.cyclic(4)` and `groups.dihedral(4)` under `reps.rot90`: g = 0..3 turns an image
-counter-clockwise g times, 4 + k flips it left to right and then turns it k times. With (gx)(a) = x(g⁻¹a),
+Elements are numbered as those of `groups.cyclic(4)` and `groups.dihedral(4)` under `reps.rot90`: g = 0..3 turns an
+image counter-clockwise g times, 4 + k flips it left to right and then turns it k times. With (gx)(a) = x(g⁻¹a),
 
     `table[g, h]` = gh,        `relative[g, g']` = g'g⁻¹
 
@@ -48,7 +48,7 @@ class SquareGroup:
 
     @cached_property
     def table(self) -> np.ndarray:
-        """gh for all pairs of elements."""
+        """The product gh of all pairs of elements."""
         points = np.arange(9).reshape(3, 3)
         images = [_moved(g, points) for g in range(self.order)]
         number = {image.tobytes(): g for g, image in enumerate(images)}
@@ -56,12 +56,12 @@ class SquareGroup:
 
     @cached_property
     def inverse(self) -> np.ndarray:
-        """g⁻¹ for all elements."""
+        """The inverse of all elements."""
         return np.argmin(self.table, axis=1)
 
     @cached_property
     def relative(self) -> np.ndarray:
-        """g'g⁻¹ for all pairs (g, g') of elements."""
+        """The element g'g⁻¹ that leads from g to g', for all pairs."""
         return self.table[:, self.inverse].T
 
     def check_grid(self, grid: tuple[int, ...], *, lifted: bool) -> tuple[int, int]:
