@@ -60,7 +60,7 @@ MATCHING = {
     "MLP, D4": (*mlp("D4"), D4),
     "CNN, flattened, C4": (*flattened("C4"), C4),
     "CNN, pooled, C4": (*pooled(READOUT), C4),
-    "CNN, spatial, D4": (*spatial("D4"), D4),
+    "CNN, spatial, C4": (*spatial("C4"), C4),
 }
 
 
@@ -101,7 +101,7 @@ FAR = 10 * images(2, 2, 2, 2, seed=5)
 
 def trained(first, second, reduction):
     """The plain network on augmented data, and that of group convolutions on the base points."""
-    augmented = InfiniteEnsemble(SMALL[0], ORBITS, first, reduction=reduction, method="reduced")
+    augmented = InfiniteEnsemble(SMALL[0], ORBITS, first, reduction=reduction, method="dense")
     return augmented, InfiniteEnsemble(SMALL[1], (X, Y), second, reduction=reduction, method="dense")
 
 
@@ -128,10 +128,10 @@ def test_members_of_the_augmented_ensemble_spread_more():
 
 def test_labels_with_positions():
     """Scalar fields, which move along with the outputs."""
-    plain, on_group, rep = MATCHING["CNN, spatial, D4"]
+    plain, on_group, rep = MATCHING["CNN, spatial, C4"]
     x, y = images(1, 3, 3, 2), images(1, 2, 2, 1, seed=1)
-    augmented = InfiniteEnsemble(plain, augment(x, y, rep, rep), FLOW, method="reduced")
-    convolutional = InfiniteEnsemble(on_group, (x, y), filters.gradient_flow(8 * 0.7), method="dense")
+    augmented = InfiniteEnsemble(plain, augment(x, y, rep, rep), FLOW, method="dense")
+    convolutional = InfiniteEnsemble(on_group, (x, y), filters.gradient_flow(4 * 0.7), method="dense")
     found = theorems.augmentation_equivalence(augmented, convolutional, images(1, 3, 3, 2, seed=5), 0.3)
     assert all(part.scale > 0.1 for part in found.parts)
     assert found.holds(REDUCTION["float64"]), str(found)

@@ -67,27 +67,16 @@ NETWORKS = {
         96,
         300,
     ),
-    "group convolutions, D4": (
+    "group convolutions": (
         lambda w: stax.serial(
-            stax.LiftingConv(w, (3, 3), None, "SAME", 1.4, 0.2, group="D4"),
+            stax.LiftingConv(w, (2, 2), b_std=0.2, group="D4"),
             stax.Relu(),
-            stax.GroupConv(1, (2, 2), None, "VALID", 1.2, 0.1, group="D4"),
-            stax.GroupPool(),
-        ),
-        arrays(2, 3, 3, 1),
-        256,
-        300,
-    ),
-    "group convolutions, C4": (
-        lambda w: stax.serial(
-            stax.LiftingConv(w, (2, 2), (2, 2), b_std=0.2, group="C4"),
-            stax.Relu(),
-            stax.GroupConv(w, (1, 1), W_std=1.3, b_std=0.1, group="C4"),
+            stax.GroupConv(w, (2, 2), None, "VALID", 1.3, 0.1, group="D4"),
             stax.Erf(),
-            stax.GlobalAvgPool(),
+            stax.GroupPool(),
             stax.Dense(1, 1.2, 0.1),
         ),
-        arrays(2, 4, 4, 2),
+        arrays(2, 3, 3, 1),
         96,
         300,
     ),

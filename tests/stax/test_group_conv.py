@@ -161,12 +161,11 @@ def networks(name, *, end=(), group_end=()):
     return build(stax.Conv, stax.Conv, pools[0], *end), build(*on_group, pools[1], *group_end)
 
 
-@both_groups
-def test_features_have_the_kernels_of_a_plain_network_on_turned_images(name):
+def test_features_have_the_kernels_of_a_plain_network_on_turned_images():
     """𝒦_G(s, g; s', g')(x, x') = 𝒦(s; m⁻¹s')(x, m⁻¹x') with m = g'g⁻¹, also on coincident images."""
-    group, rep = GROUPS[name], REPS[name]
+    group, rep = GROUPS["D4"], REPS["D4"]
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 4, 4, 1)))
-    plain, on_group = networks(name)
+    plain, on_group = networks("D4")
     kernels = compiled(on_group)(x, x)
     images = compiled(plain)(x, compiled(rep.orbit)(x)[:, 0])
     grid = compiled(jax.vmap(rep.spatial((2, 2)).right))
@@ -186,12 +185,11 @@ def test_flattened_features_have_the_kernel_of_the_plain_network():
         assert_close(ours, theirs)
 
 
-@both_groups
-def test_features_move_with_the_image_and_pooled_ones_do_not(name):
+def test_features_move_with_the_image_and_pooled_ones_do_not():
     """y(s, g) becomes y(h⁻¹s, h⁻¹g), its average over the group y(h⁻¹s), and that over the positions too stays."""
-    rep, x = REPS[name], jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 5, 1)))
-    group_conv = stax.GroupConv(3, (3, 3), padding="SAME", group=name)
-    body = stax.serial(stax.LiftingConv(4, (3, 3), (2, 2), b_std=0.1, group=name), stax.Relu(), group_conv, stax.Erf())
+    rep, x = REPS["D4"], jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 5, 1)))
+    group_conv = stax.GroupConv(3, (3, 3), padding="SAME", group="D4")
+    body = stax.serial(stax.LiftingConv(4, (3, 3), (2, 2), b_std=0.1, group="D4"), stax.Relu(), group_conv, stax.Erf())
     shape, weights = described(body.init_fn, x.shape)
     params = jax.tree.map(lambda leaf: np.random.default_rng(1).normal(size=leaf.shape), weights)
     grid, elements = rep.spatial(shape[1:-1]), jnp.arange(rep.group.order)
