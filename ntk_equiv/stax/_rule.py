@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from ntk_equiv._check import refusal
+from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
 from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Need, Pairs, Points, materialize
@@ -37,7 +38,7 @@ def static(**kwargs: Any) -> Any:
 @dataclass_transform(frozen_default=True, field_specifiers=(static,))
 def rule(cls: type[T]) -> type[T]:
     """Class decorator: a frozen dataclass that is a pytree."""
-    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    return dataclass_pytree(dataclasses.dataclass(frozen=True)(cls))
 
 
 class Rule:
