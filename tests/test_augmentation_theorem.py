@@ -59,7 +59,6 @@ def pooled(*end):
 MATCHING = {
     "MLP, D4": (*mlp("D4"), D4),
     "CNN, flattened, C4": (*flattened("C4"), C4),
-    "CNN, pooled, C4": (*pooled(READOUT), C4),
     "CNN, spatial, C4": (*spatial("C4"), C4),
 }
 
