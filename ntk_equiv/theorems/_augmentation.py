@@ -98,23 +98,23 @@ def averaged_kernel(
         False
     """
     check_known((x1, x2), "x1")
-    orders = _finite(rep_x)
+    group = _finite(rep_x)
     x2 = x1 if x2 is None else x2
     plain = gram(kernel_fn, x1, _orbit(rep_x, x2), tuple(KERNELS))
     on_group = gram(group_kernel_fn, _orbit(rep_x, x1), x2, tuple(KERNELS))
     if plain[0].shape[2:] != on_group[0].shape[2:]:
-        expected = f"a network with the positions {plain[0].shape[2::2]} of the plain one"
+        same = f"a network with the positions {plain[0].shape[2::2]} of the plain one"
         fix = "Average over the group, with `GroupPool` or `GlobalAvgPool`, after the last layer."
-        raise refusal("group_kernel_fn", expected=expected, got=f"{on_group[0].shape[2::2]}", fix=fix)
+        raise refusal("group_kernel_fn", expected=same, got=f"{on_group[0].shape[2::2]}", fix=fix)
     grid = output_grid(rep_x, plain[0].shape)
-    expected = [averaged(grid, rep_x.group, kernel, 1) for kernel in plain]
-    found = [np.split(np.asarray(kernel), len(orders)) for kernel in on_group]
+    expected = [_averaged(grid, group, kernel, 1) for kernel in plain]
+    found = [np.split(np.asarray(kernel), group.order) for kernel in on_group]
 
     def sides() -> Iterator[tuple]:
-        for h in orders:
+        for h in range(group.order):
             yield [kernel[h] for kernel in found], [grid.left(h, kernel) for kernel in expected]
 
-    return measured(KERNELS, rep_x.group, orders, sides())
+    return measured(KERNELS, group, range(group.order), sides())
 
 
 def augmentation_equivalence(augmented: Ensemble, convolutional: Ensemble, x: Inputs, /, t: Any = None) -> Violation:
@@ -158,33 +158,33 @@ def augmentation_equivalence(augmented: Ensemble, convolutional: Ensemble, x: In
     """
     rep_x, rep_y = actions(augmented, None, None)
     check_known(x, "x")
-    orders, count = _finite(rep_x), int(t is not None and jnp.ndim(t))
+    group, axis = _finite(rep_x), int(t is not None and jnp.ndim(t))
     images = _orbit(rep_x, x)
     mean, cov = augmented.mean(x, t), augmented.cov(x, t, images)
-    grid = output_grid(rep_x, cov.shape[count:])
-    expected = averaged(grid, rep_x.group, cov, count + 1)
-    means = np.split(np.asarray(convolutional.mean(images, t)), len(orders), count)
-    covs = np.split(np.asarray(convolutional.cov(images, t, x)), len(orders), count)
+    grid = output_grid(rep_x, cov.shape[axis:])
+    expected = _averaged(grid, group, cov, axis + 1)
+    means = np.split(np.asarray(convolutional.mean(images, t)), group.order, axis)
+    covs = np.split(np.asarray(convolutional.cov(images, t, x)), group.order, axis)
 
     def sides() -> Iterator[tuple]:
-        for h in orders:
+        for h in range(group.order):
             yield (means[h], covs[h]), (moved_mean(rep_y, h, mean, t), grid.left(h, expected))
 
-    return measured(ENSEMBLES, rep_x.group, orders, sides())
+    return measured(ENSEMBLES, group, range(group.order), sides())
 
 
-def averaged(grid: GridAction, group: FiniteGroup, kernel: Any, axis: int) -> jax.Array:
+def _averaged(grid: GridAction, group: FiniteGroup, kernel: Any, axis: int) -> jax.Array:
     """1/|G| Σ_g K(x, ρ_X(g)x') ρ_K(g), from K on all images of x', which are counted along `axis` as (g, i)."""
     images = jnp.split(jnp.asarray(kernel), group.order, axis)
-    return sum(grid.right(int(group.inverse[g]), image) for g, image in enumerate(images)) / group.order
+    return jnp.mean(jnp.stack([grid.right(int(group.inverse[g]), image) for g, image in enumerate(images)]), 0)
 
 
-def _finite(rep_x: Representation) -> range:
-    """The elements of the group, if they can be counted."""
+def _finite(rep_x: Representation) -> FiniteGroup:
+    """The group, if its elements can be counted."""
     if not isinstance(rep_x.group, FiniteGroup):
         fix = "Group convolutions are defined for finite groups: take a finite subgroup with `reps.restrict`."
         raise refusal("rep_x", expected="of a finite group", got=rep_x, fix=fix)
-    return range(rep_x.group.order)
+    return rep_x.group
 
 
 @jax.jit
