@@ -20,8 +20,8 @@ help:  ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
 		printf '%-18s %s\n' "$$name" "$$text"; done
 
-demo: $(VENV)/.demo  ## compute a neural tangent kernel and print it
-	$(VENV)/bin/python examples/kernel_demo.py
+demo: $(VENV)/.demo  ## the Ising model: theory against trained ensembles, as a table and figures in results/
+	$(VENV)/bin/python examples/ising.py
 
 test: $(VENV)/.test  ## run all tests and the examples in the documentation
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
@@ -66,7 +66,7 @@ clean:  ## remove everything that was made
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/.created
-	$(VENV)/bin/python $(PIP_INSTALL) -e .
+	$(VENV)/bin/python $(PIP_INSTALL) -e '.[plots]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/.created

@@ -15,6 +15,7 @@ The library follows one line of thought, and this is where its parts lie on it:
 - `ensembles` trains real ones, with Flax, and compares them with the theory;
 - `metrics` measure how invariant their predictions are;
 - `datasets` are the problems and image sets of the paper, each with its symmetry;
+- `plotting` draws figures, in one style;
 - `interop` lets networks written for neural-tangents take part.
 
 Importing `ntk_equiv` is cheap: each part is loaded when it is first used.
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
         infinite,
         interop,
         metrics,
+        plotting,
         reps,
         stax,
         theorems,
@@ -56,6 +58,7 @@ __all__ = [
     "infinite",
     "interop",
     "metrics",
+    "plotting",
     "reps",
     "stax",
     "theorems",
@@ -76,6 +79,7 @@ _HOME = {
     "infinite": "ntk_equiv.infinite",
     "interop": "ntk_equiv.interop",
     "metrics": "ntk_equiv.metrics",
+    "plotting": "ntk_equiv.plotting",
     "reps": "ntk_equiv.reps",
     "stax": "ntk_equiv.stax",
     "theorems": "ntk_equiv.theorems",

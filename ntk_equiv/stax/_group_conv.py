@@ -208,7 +208,8 @@ def _group_conv(
     out_chan = positive_integer(out_chan, "out_chan")
     window = _square_window(filter_shape, strides, padding)
     W_std, b_std = stds
-    convolution = GroupConvolution(variance(W_std, "W_std"), variance(b_std, "b_std"), window, group, lifts)
+    variances = variance(W_std, "W_std"), variance(b_std, "b_std")
+    convolution = GroupConvolution(*variances, out_chan, window, group, lifts)
 
     def init(key: jax.Array, input_shape: tuple[int, ...]) -> tuple:
         weight_key, bias_key = jax.random.split(key)
