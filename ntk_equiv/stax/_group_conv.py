@@ -223,7 +223,8 @@ def _group_conv(
         grid = _output_grid(convolution, x.shape[1:-1])
         fan_in = math.prod(W.shape[:-1])
         filters = _in_all_orientations(W, group).reshape(*window.shape, -1, group.order * out_chan)
-        y = convolve(window.padded(x.reshape(*x.shape[:3], -1), 1), filters, window.strides)
+        x = x.reshape(*x.shape[:3], math.prod(x.shape[3:]))
+        y = convolve(window.padded(x, 1), filters, window.strides)
         y = W_std / fan_in**0.5 * y.reshape(x.shape[0], *grid, out_chan)
         return y if b is None else y + b_std * b.reshape(1, 1, 1, 1, out_chan)
 
