@@ -35,6 +35,7 @@ from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._conv import Convolution
 from ntk_equiv.stax._dense import variance
 from ntk_equiv.stax._network import Network, network, without_parameters
+from ntk_equiv.stax._parameterization import NTK
 from ntk_equiv.stax._rule import Linear, Trace, needs_all_positions, rule, static
 from ntk_equiv.stax._square import ORDERS, SquareGroup
 from ntk_equiv.stax._state import Need, Pairs, Points
@@ -209,7 +210,7 @@ def _group_conv(
     window = _square_window(filter_shape, strides, padding)
     W_std, b_std = stds
     variances = variance(W_std, "W_std"), variance(b_std, "b_std")
-    convolution = GroupConvolution(*variances, out_chan, window, group, lifts)
+    convolution = GroupConvolution(*variances, out_chan, window, NTK, group, lifts)
 
     def init(key: jax.Array, input_shape: tuple[int, ...]) -> tuple:
         weight_key, bias_key = jax.random.split(key)
