@@ -13,7 +13,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "ntk_equiv"
 
-BASE = {"_typing", "_check"}
+BASE = {"_typing", "_check", "_pytrees"}
 SYMMETRY = BASE | {"groups", "reps", "orbits"}
 THEORY = SYMMETRY | {"_convolution", "_positions", "stax", "filters", "metrics", "_gram", "theorems"}
 EVERYTHING = THEORY | {
@@ -24,6 +24,7 @@ EVERYTHING = THEORY | {
 MAY_IMPORT = {
     "_typing": set(),
     "_check": {"_typing"},
+    "_pytrees": set(),
     "groups": BASE,
     "reps": BASE | {"groups"},
     "orbits": BASE | {"groups", "reps"},

@@ -93,7 +93,7 @@ class KernelFn:
     def entries_per_pair(self, x: Inputs) -> int:
         """How many numbers one pair of samples occupies at the widest layer, for choosing a tile size."""
         grid = nodes_of(x).shape[1:-1]
-        positions = math.prod(grid)
+        positions = math.prod(grid) * self.rule.widening()
         return positions**2 if _input_need(self.rule).full_pairs else positions
 
     def radial(self, q1: Array, q2: Array, cosine: Array, get: Get = None) -> Any:
