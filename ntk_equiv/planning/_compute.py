@@ -102,15 +102,17 @@ def plan(
     Example:
         >>> import numpy as np
         >>> from ntk_equiv import planning
-        >>> x = np.random.default_rng(0).normal(size=(12, 2))
+        >>> x = np.random.default_rng(0).normal(size=(11, 2))
         >>> y = np.linalg.norm(x, axis=1)
-        >>> found = planning.plan(x, y, group="C4", action="matrix", times=[1, 10, 100], delta=0.05, samples=1000)
+        >>> settings = {"arch": "mlp:relu:1", "times": [1, 10, 100, "inf"], "delta": 0.02, "samples": 2000}
+        >>> test = {"x_test": x[8:], "y_test": y[8:]}
+        >>> found = planning.plan(x[:8], y[:8], group="C4", action="matrix", **test, **settings)
         >>> found
-        <plan for 10 points under 4 elements of cyclic(4), at t = 100>
-        >>> print(found.test.of(10).round(3))                       # expected test error of ten members, over time
-        [0.041 0.002 0.   ]
-        >>> found.points.index.tolist(), found.points.worst().tolist()     # points 2 and 9 were held out, 9 is worse
-        ([2, 9], [1, 0])
+        <plan for 8 points under 4 elements of cyclic(4), at t = inf>
+        >>> print((1000 * found.test.of(10)).round(1))      # expected test error of ten members, over time
+        [169.5   0.9   0.3   0.1]
+        >>> found.points.worst().tolist()                   # test points, the least invariant first
+        [1, 0, 2]
     """
     given = {name: value for name, value in locals().items() if name not in ("x", "y", "x_test", "y_test", "progress")}
     say = progress or (lambda text: None)
