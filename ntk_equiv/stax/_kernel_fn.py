@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ntk_equiv._check import floating, one_of, refusal
+from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, Get, Inputs, Kernel
 from ntk_equiv.stax._arc import SNAP, snapped
 from ntk_equiv.stax._certificate import Certificate
@@ -30,7 +31,7 @@ OUTPUT = Need(full_pairs=True, stored=False)
 LONG = 256
 
 
-@jax.tree_util.register_dataclass
+@dataclass_pytree
 @dataclass(frozen=True, eq=False)
 class KernelFn:
     """The kernels of a network, `kernel_fn(x1, x2=None, get=None)`, as in neural-tangents.
