@@ -28,12 +28,14 @@ class OrbitDeviation:
         cov: the covariance of one member there, of each channel, [n, (1 + elements)·positions, the same].
         actions: ρ_Y(g) as matrices on all outputs of a point, [elements, outputs, outputs].
         readout: the combination of channels that is looked at, [channels, combined]; None for all channels.
+        rounding: what rounding may have added to eigenvalues of the covariance.
     """
 
     mean: np.ndarray
     cov: np.ndarray
     actions: np.ndarray
     readout: np.ndarray | None
+    rounding: float = 0.0
 
     def __repr__(self) -> str:
         return f"<law of the equivariance error at {len(self.mean)} points under {len(self.actions)} elements>"
@@ -149,7 +151,7 @@ class OrbitDeviation:
     def _draws(self, statistic: Callable, key: jax.Array, samples: int) -> np.ndarray:
         """The statistic of draws at x and along the orbit, [samples, n]."""
         positive_integer(samples, "samples")
-        roots, channels = jnp.asarray(covariance_root(self.cov)), self.mean.shape[-1]
+        roots, channels = jnp.asarray(covariance_root(self.cov, self.rounding)), self.mean.shape[-1]
         part = max(1, min(samples, _orbit_law.ROOM // (roots.shape[1] * channels)))
         readout = None if self.readout is None else jnp.asarray(self.readout)
         columns = []
@@ -228,7 +230,7 @@ def orbit_deviation(
     if np.abs(actions @ actions.swapaxes(1, 2) - np.eye(actions.shape[1])).max() > 1e-4:
         fix = "Sizes of deviations mean the same at all points of an orbit only if ρ_Y keeps lengths."
         raise refusal("rep_y", expected="orthogonal", got=f"{rep_y}, which is not", fix=fix)
-    return OrbitDeviation(mean, cov, actions, readout)
+    return OrbitDeviation(mean, cov, actions, readout, _orbit_law.rounding_of(ens, x))
 
 
 def expected_osp(

@@ -24,9 +24,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ntk_equiv._gram import Guest
 from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs
 from ntk_equiv.infinite import InfiniteEnsemble
+from ntk_equiv.infinite._engine import prior_variance
+from ntk_equiv.infinite._laws import rounding_allowed
 from ntk_equiv.reps import Representation
 
 # Points whose covariance is asked for at once; of theirs only the blocks on the diagonal are kept.
@@ -59,6 +62,12 @@ def orbit_moments(
         covs += [cov[i * rows : (i + 1) * rows, i * rows : (i + 1) * rows] for i in range(len(mean))]
         means.append(mean)
     return np.concatenate(means), np.array(covs)
+
+
+def rounding_of(ens: InfiniteEnsemble, x: Inputs) -> float:
+    """What rounding may add to covariances at x, which are differences of terms as large as before training."""
+    prior = prior_variance(Guest.wrapped(ens.kernel_fn), x)
+    return rounding_allowed(prior) * float(jnp.max(prior, initial=0.0))
 
 
 def action_matrices(rep_y: Representation, elements: Any, shape: tuple[int, ...]) -> np.ndarray:

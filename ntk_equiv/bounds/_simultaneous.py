@@ -26,6 +26,8 @@ from ntk_equiv.bounds._tails import NORMS, ON_HOST, check_question, tail
 METHODS = ("sidak", "union")
 # Numbers held at a time while sampling.
 ROOM = 2**22
+# Eigenvalues so small, next to the largest or to δ², may be rounding.
+NEGLIGIBLE = 1e-6
 
 
 def simultaneous_probability(
@@ -136,8 +138,9 @@ def sampled_ensemble_size(
     """
     one_of(norm, NORMS, "norm")
     epsilon = float(_ranges.probability(epsilon))
-    root = covariance_root(covariance)
-    delta = np.broadcast_to(np.asarray(_ranges.positive(delta), dtype=float), root.shape[:1])
+    delta = np.asarray(_ranges.positive(delta), dtype=float)
+    root = covariance_root(covariance, NEGLIGIBLE * np.min(delta) ** 2)
+    delta = np.broadcast_to(delta, root.shape[:1])
     channels, samples = positive_integer(channels, "channels"), positive_integer(samples, "samples")
     part = max(1, min(samples, ROOM // (root.shape[0] * channels)))
     law = (jnp.asarray(root), jnp.asarray(1 / delta))
@@ -151,15 +154,19 @@ def sampled_ensemble_size(
     return Sampled(whole(found.value), whole(found.lower), whole(found.upper), found.confidence, samples)
 
 
-def covariance_root(covariance: Any) -> np.ndarray:
-    """A matrix A with AAᵀ = Σ, for a covariance [..., n, n] that may be singular."""
+def covariance_root(covariance: Any, rounding: float = 0.0) -> np.ndarray:
+    """A matrix A with AAᵀ = Σ, for a covariance [..., n, n] that may be singular.
+
+    At late times members agree on the training points, and what is left of their covariance is the rounding of kernels:
+    of either sign, and as large as all the rest. Negative eigenvalues down to −`rounding` count as that.
+    """
     covariance = np.asarray(covariance, dtype=float)
     if covariance.ndim < 2 or covariance.shape[-1] != covariance.shape[-2]:
         fix = "Pass the joint covariance of the points, `ens.cov(x, t)`."
         raise refusal("covariance", expected="a square matrix", got=f"shape {covariance.shape}", fix=fix)
     values, vectors = np.linalg.eigh((covariance + np.swapaxes(covariance, -1, -2)) / 2)
-    largest = np.max(values, axis=-1, initial=0.0)
-    if (values < -1e-6 * largest[..., None]).any() or not np.isfinite(values).all():
+    allowed = np.maximum(NEGLIGIBLE * np.max(values, axis=-1, initial=0.0), rounding)
+    if (values < -allowed[..., None]).any() or not np.isfinite(values).all():
         fix = "A covariance has no negative eigenvalues beyond rounding."
         raise refusal("covariance", expected="positive semidefinite", got=f"the eigenvalue {values.min():.3g}", fix=fix)
     return vectors * np.sqrt(np.maximum(values, 0))[..., None, :]

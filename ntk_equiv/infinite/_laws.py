@@ -114,6 +114,11 @@ def posterior_part(block: Block, phi: jax.Array, hat: jax.Array) -> jax.Array:
     return -_inner(V * phi[None, None], V)
 
 
+def rounding_allowed(variance: jax.Array) -> float:
+    """What rounding may be, as a fraction of the variance before training."""
+    return 100 * float(jnp.finfo(variance.dtype).eps) ** 0.5
+
+
 def nonnegative(variance: jax.Array, prior: jax.Array) -> jax.Array:
     """Variances [T, rows] with small negative ones from rounding set to zero; large ones are an error.
 
@@ -121,7 +126,7 @@ def nonnegative(variance: jax.Array, prior: jax.Array) -> jax.Array:
     """
     if is_concrete((variance, prior)) and variance.size:
         lowest, scale = float(jnp.min(variance)), float(jnp.max(prior))
-        if not lowest >= -100 * float(jnp.finfo(variance.dtype).eps) ** 0.5 * scale:
+        if not lowest >= -rounding_allowed(variance) * scale:
             fix = "The kernel is not positive semidefinite on training and test points together."
             raise refusal("kernel_fn", expected="positive semidefinite", got=f"a variance of {lowest:.3g}", fix=fix)
     return jnp.maximum(variance, 0)

@@ -111,12 +111,10 @@ def invariance(question: Question, variance: np.ndarray, t: float) -> tuple[Need
     tolerated = (question.delta, question.epsilon)
     draws = jax.random.split(question.key, 3)
     law = bounds.orbit_deviation(ens, x, t)
-    law = dataclasses.replace(law, cov=_semidefinite(law.cov, question.delta))
     channels = law.mean.shape[-1]
     orbit_members, lower, upper = _orbit_members(question, law, draws[0])
     single = bounds.min_ensemble_size(variance, *tolerated, channels=channels)
-    cov = _semidefinite(np.asarray(ens.cov(x, t), float), question.delta)
-    joint = bounds.sampled_ensemble_size(cov, *tolerated, key=draws[1], channels=channels)
+    joint = bounds.sampled_ensemble_size(ens.cov(x, t), *tolerated, key=draws[1], channels=channels)
     classes = question.problem.classes is not None
     points = Points(
         index=question.problem.index,
@@ -168,18 +166,6 @@ def _orbit_members(question: Question, law: bounds.OrbitDeviation, key: jax.Arra
         for column, values in zip(found, (needed.value, needed.lower, needed.upper), strict=True):
             column[reachable] = values
     return tuple(found)
-
-
-def _semidefinite(cov: np.ndarray, delta: float) -> np.ndarray:
-    """Covariances [..., n, n] without what rounding makes negative, where that is nothing against δ.
-
-    At late times members agree on the training points: what is left of their covariance is rounding of the kernels,
-    which may be negative and as large as all the rest.
-    """
-    values, vectors = np.linalg.eigh((cov + cov.swapaxes(-1, -2)) / 2)
-    if values.min() < -1e-6 * delta**2:
-        return cov  # for `bounds` to judge
-    return (vectors * np.maximum(values, 0)[..., None, :]) @ vectors.swapaxes(-1, -2)
 
 
 def _curve(law: bounds.OrbitDeviation) -> OrbitCurve:

@@ -10,6 +10,7 @@ import scipy.integrate
 
 from ntk_equiv import InfiniteEnsemble, augment, bounds, filters, groups, reps, stax
 from ntk_equiv.bounds._orbit_law import deviation_covariance, expected_root
+from ntk_equiv.bounds._simultaneous import covariance_root
 from tests.tolerances import assert_close, assert_mean
 
 KERNEL = stax.serial(stax.Dense(8, 1.5, 0.3), stax.Relu(), stax.Dense(1, 1.2, 0.1))[2]
@@ -140,9 +141,12 @@ class Pixels(InfiniteEnsemble):
         return x**2
 
     def cov(self, x, t=None, x2=None):
-        flat = np.asarray(x).reshape(len(x), 2)
-        K = np.exp(-0.5 * (flat[:, None, :, None] - flat[None, :, None, :]) ** 2)  # n, n, w, w'
-        return jnp.asarray(K)[:, :, None, None]
+        return self.kernel_fn(x)
+
+    def kernel_fn(self, x1, x2=None, get="nngp"):
+        flat = x1.reshape(len(x1), 2)
+        K = jnp.exp(-0.5 * (flat[:, None, :, None] - flat[None, :, None, :]) ** 2)  # n, n, w, w'
+        return K[:, :, None, None]
 
 
 def test_outputs_on_a_grid():
@@ -204,6 +208,19 @@ def test_required_members(key):
         bounds.required_members(ens, TEST, TIME, 0.05, 0.1, simultaneous="sampled")
     with pytest.raises(ValueError, match="`t` must be one training time"):
         bounds.required_members(ens, TEST, jnp.ones(2), 0.05, 0.1)
+
+
+def test_members_that_have_converged_agree_up_to_rounding(key):
+    """On the training points, where the covariance is rounding of either sign."""
+    ens = ensemble(True)
+    law = bounds.orbit_deviation(ens, X, jnp.inf)
+    assert np.abs(law.cov).max() < law.rounding < 1e-4
+    assert law.members(0.01, 0.1, samples=200).value.tolist() == [1, 1, 1]
+    assert bounds.required_members(ens, X, jnp.inf, 0.01, 0.1, simultaneous="sampled", key=key).value == 1
+    rounding = 1e-16 * np.array([[1.0, 2.0], [2.0, 1.0]])
+    assert covariance_root(rounding, 1e-12).max() < 1e-7
+    with pytest.raises(ValueError, match="positive semidefinite"):
+        covariance_root(rounding)
 
 
 def test_refusals():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ntk_equiv import InfiniteEnsemble, augment, bounds, filters, groups, planning, reps
-from ntk_equiv.planning._questions import _semidefinite, best_time
+from ntk_equiv.planning._questions import best_time
 from ntk_equiv.planning._scope import ensemble_notes
 from tests.planning.problems import IMAGES, SETTINGS, VECTORS
 from tests.tolerances import REDUCTION, assert_close
@@ -125,15 +125,6 @@ def test_classes_are_told_with_accuracies_and_orbits(approximate):
     assert accuracy.infinite == accuracy.over_time[list(approximate.times).index(approximate.t)]
     assert accuracy.one[0] <= accuracy.many[0] <= 1
     assert "same class, of 8" in approximate.table()
-
-
-def test_covariances_that_are_rounding_are_made_semidefinite():
-    rounding, real = 1e-16 * np.array([[[1.0, 2.0], [2.0, 1.0]]]), np.array([[[2.0, 1.0], [1.0, 2.0]]])
-    assert np.linalg.eigvalsh(_semidefinite(rounding, 0.1)).min() > -1e-30
-    assert_close(_semidefinite(real, 0.1), real)
-    assert (
-        np.linalg.eigvalsh(_semidefinite(1e16 * rounding, 0.1)).min() < -0.9
-    )  # no rounding: left for bounds to refuse
 
 
 def test_single_precision_is_warned_of():
