@@ -27,9 +27,10 @@ import numpy as np
 import optax
 from _experiment import Experiment
 from _fourier_images import confident_images, images_of, turning_loss
+from _orbit_numbers import curves, tried, validated
 from _slices import CLASSES, SETS, load, orbits, turning
 
-from ntk_equiv import augment, ensembles, metrics, plotting
+from ntk_equiv import augment, ensembles, plotting
 
 CONFIDENCE = 0.99
 QUARTILES = (0.25, 0.5, 0.75)
@@ -127,47 +128,6 @@ def trained(settings, data, ood, module, key, order, results):
     return {"epochs": epochs, "lost": len(run.failed)} | kept
 
 
-def tried(order, sizes):
-    """What is kept of logits [members, order * n, classes] on orbits, for `record=`; see `numbers`."""
-
-    @jax.jit
-    def kept(logits):
-        p = logits.reshape(len(logits), order, -1, CLASSES)
-        found = [metrics.orbit_same_prediction(p[:size]) for size in sizes]
-        return numbers([(one.ensemble, one.ensemble_error) for one in found], found[-1].members)
-
-    return kept
-
-
-def validated(order, sizes, labels):
-    """The same for images whose classes are known, followed by the accuracy on those that are not turned."""
-    invariance = tried(order, sizes)
-
-    def right(p):
-        return (jnp.argmax(p, -1) == labels).astype(p.dtype)
-
-    @jax.jit
-    def kept(logits):
-        still = logits[:, : len(labels)]
-        found = [right(jnp.mean(still[:size], 0)) for size in sizes]
-        pairs = [(jnp.mean(one), jnp.std(one) / len(labels) ** 0.5) for one in found]
-        return jnp.concatenate([invariance(logits), numbers(pairs, jnp.mean(jax.lax.map(right, still), -1))])
-
-    return kept
-
-
-def numbers(pairs, members):
-    """Pairs (of ensembles, and its standard error over images), one for each size, and numbers of all members."""
-    return jnp.concatenate([jnp.array(pairs).ravel(), members])
-
-
-def curves(settings, part, name, size):
-    """Of ensembles of this size along training [k], its standard error [k], and of their members [k, size]."""
-    sizes, rows = ([size] if "ood" in name else list(settings.sizes)), part[name]
-    place = 2 * sizes.index(size)
-    return rows[:, place], rows[:, place + 1], rows[:, 2 * len(sizes) :][:, :size]
-
-
 def table(settings, found):
     lines = [f"Images: {described(settings)}", "", *made(settings, found)]
     lines += ["", "After training: ensembles ± standard error over images, and their members' median [quartiles]"]
@@ -178,6 +138,12 @@ def table(settings, found):
             cells = (("validation", 2, 1), (f"ood-{size}", 2, 1), ("accuracy", 1, 100))
             shown = (last(*curves(settings, part, name, size), digits, unit) for name, digits, unit in cells)
             lines.append(f"{f'C{order}':4}{size:3}{''.join(f'{text:>38}' for text in shown)}")
+    lines += ["", "Averaged over the records after training began: OSP of ensembles, and their members' median"]
+    for order in settings.orders:
+        for size in settings.sizes:
+            sets = {"validation": "validation", "OOD": f"ood-{size}"}
+            shown = (f"{name} {along(*curves(settings, found[f'C{order}'], key, size))}" for name, key in sets.items())
+            lines.append(f"{f'C{order}':4}{size:3}    {'    '.join(shown)}")
     lost = sum(int(found[f"C{order}"]["lost"]) for order in settings.orders)
     return "\n".join([*lines, "", f"Members whose numbers ceased to be finite: {lost}"])
 
@@ -207,6 +173,11 @@ def last(ensemble, error, members, digits, unit):
     """The numbers at the end of training."""
     low, median, high = (f"{unit * value:.{digits}f}" for value in np.quantile(members[-1], QUARTILES))
     return f"{unit * ensemble[-1]:.{digits}f} ± {unit * error[-1]:.{digits}f}   {median} [{low}, {high}]"
+
+
+def along(ensemble, error, members):
+    """The averages along training, of the ensemble and of the median of its members."""
+    return f"{np.mean(ensemble[1:]):.2f}, {np.mean(np.median(members[1:], axis=1)):.2f}"
 
 
 def figures(settings, found):
@@ -240,7 +211,7 @@ def accuracy_figure(settings, found):
         draw(ax, settings, found, "accuracy", size, relative=False)
         ax.set(xlabel="epoch")
         ax.set_title(f"ensembles of {size}", loc="left")
-    axes[0].set_ylabel("accuracy on validation images")
+    axes[0].set_ylabel("validation accuracy")
     described_by(fig, axes[0], settings)
     return fig
 
@@ -269,7 +240,7 @@ def sample_figure(settings, found):
     size = settings.sizes[-1]
     part = found[f"ood-{size}"]
     images = np.asarray(images_of(jnp.asarray(part["coefficients"][:3]), int(part["side"])))
-    fig, axes = plotting.panels(3, width=2.0, height=2.3)
+    fig, axes = plotting.panels(3, width=2.0, height=2.2)
     for ax, image, number, p in zip(axes, images, part["classes"], part["confidence"], strict=False):
         ax.imshow((image - image.min()) / np.ptp(image))
         ax.set_title(f"class {number}, p = {p:.3f}", loc="left")
