@@ -2,7 +2,7 @@
 
 `train` trains members that differ in their random keys alone, on all devices there are, and returns a `Run`, which
 predicts. What it trains is any Linen module, an NNX factory `rngs -> module`, a pair `(init, apply)` or a stax triple
-(also as a Linen module, `to_flax`); `mlp`, `fashion_cnn` and `histology_cnn` are ready.
+(also as a Linen module, `to_flax`, or as a pair, `as_pair`); `mlp`, `fashion_cnn` and `histology_cnn` are ready.
 
 - on CPUs, call `use_cores` at the top of a script: members are then trained side by side, one on each core;
 - `untrained` is the ensemble with which `train` begins;
@@ -16,7 +16,7 @@ This is the only part of the library that imports flax, optax and orbax.
 from ntk_equiv.ensembles._compare import Comparison, Deviation, Trend, compare_with_theory
 from ntk_equiv.ensembles._history import History, log_steps
 from ntk_equiv.ensembles._layout import Layout, use_cores
-from ntk_equiv.ensembles._model import to_flax
+from ntk_equiv.ensembles._model import as_pair, to_flax
 from ntk_equiv.ensembles._networks import fashion_cnn, histology_cnn, mlp
 from ntk_equiv.ensembles._run import Run, bootstrapped
 from ntk_equiv.ensembles._train import train
@@ -29,6 +29,7 @@ __all__ = [
     "Layout",
     "Run",
     "Trend",
+    "as_pair",
     "bootstrapped",
     "compare_with_theory",
     "fashion_cnn",

@@ -115,12 +115,12 @@ class Pairs:
         return _spread_out(v, self, left=False)
 
 
-@jax.tree_util.register_static
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Fixed:
     """What a trace holds besides arrays: numbers that are the same for all samples and known at compile time."""
 
-    value: Any
+    value: Any = dataclasses.field(metadata={"static": True})
 
 
 NOTHING, VARIANCE, COVARIANCE = 0, 1, 2
