@@ -21,6 +21,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ntk_equiv._check import is_concrete, positive_integer, refusal
+from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Get, Inputs, KernelFn
 
 # Large enough to keep all cores busy, small enough for a few such arrays to stay in cache.
@@ -106,7 +107,7 @@ def _in_tiles(kernel_fn: KernelFn, x1: Inputs, x2: Inputs | None, get: Any, tile
     return result.arrays()
 
 
-@jax.tree_util.register_dataclass
+@dataclass_pytree
 @dataclass(frozen=True)
 class Guest:
     """Any kernel function, dressed as two halves of which the first does nothing."""

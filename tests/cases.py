@@ -166,6 +166,11 @@ def _deep(stax: Any) -> Any:
     return stax.serial(conv, stax.Conv(8, (2, 2), None, "VALID", 1.4, 0.1), stax.Erf(), _flat(stax))
 
 
+def _on_group(stax: Any) -> Any:
+    lift = stax.LiftingConv(8, (2, 2), (2, 2), "VALID", 1.4, 0.1, group="D4")
+    return stax.serial(lift, stax.Relu(), stax.GroupConv(8, (1, 1), None, "VALID", 1.3, 0.2, group="D4"))
+
+
 def _normalized(stax: Any) -> Any:
     conv = stax.Conv(8, (3, 3), (1, 1), "SAME", 1.4, 0.1)
     return stax.serial(conv, stax.LayerNorm((1, 2, 3), 0.1), stax.Relu(), _pooled(stax))
@@ -191,6 +196,7 @@ NETWORKS: dict[str, Callable] = {
     "CNN with pooling": _deep,
     "GNN": gnn(_pooled, depth=2),
     "GNN, nodes": gnn(depth=1),
+    "group CNN, features": _on_group,
     "CNN, normalised": _normalized,
     "attention": attention(lambda s: s.Relu(), _pooled),
     "attention, independent embeddings": attention(_flat, pos_emb_type="CONCAT", val_pos_emb=True),
@@ -220,6 +226,7 @@ _ROWS = {
     "CNN with pooling": ("images, D4",),
     "GNN": ("relabelling with features, S4",),
     "GNN, nodes": ("node features, O", "relabelling, C5"),
+    "group CNN, features": ("images, D4",),
     "CNN, normalised": ("images, D2",),
     "attention": ("translations",),
     "attention, independent embeddings": ("relabelling with features, S4",),

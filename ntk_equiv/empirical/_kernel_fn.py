@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from ntk_equiv._check import one_of
 from ntk_equiv._gram import ENTRIES_PER_TILE, TILES_UNDER_WAY
+from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, Get, Inputs, Kernel
 from ntk_equiv.empirical import _network
 from ntk_equiv.empirical._derivatives import by_products, contracted, derivatives, product
@@ -27,7 +28,7 @@ from ntk_equiv.stax._kernel_fn import canonical_get, select
 ROOM = 2**28
 
 
-@jax.tree_util.register_dataclass
+@dataclass_pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class EmpiricalKernelFn:
     """The kernels of one network with given parameters, `kernel_fn(x1, x2=None, get=None)`; see `empirical_kernel_fn`.

@@ -17,6 +17,7 @@ from jax import lax
 from tqdm.auto import tqdm
 
 from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, Get, Inputs
 from ntk_equiv.empirical import _network
 from ntk_equiv.empirical._derivatives import side_by_side
@@ -50,7 +51,7 @@ class KernelEstimate:
         return f"<kernels estimated from {self.samples} random networks>"
 
 
-@jax.tree_util.register_dataclass
+@dataclass_pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class MonteCarloKernelFn:
     """The mean kernels of random networks, `kernel_fn(x1, x2=None, get=None)`; made by `monte_carlo_kernel_fn`.

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ntk_equiv._check import floating, one_of, refusal
+from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, Get, Inputs, Kernel
 from ntk_equiv.stax._arc import SNAP, snapped
 from ntk_equiv.stax._certificate import Certificate
@@ -30,7 +31,7 @@ OUTPUT = Need(full_pairs=True, stored=False)
 LONG = 256
 
 
-@jax.tree_util.register_dataclass
+@dataclass_pytree
 @dataclass(frozen=True, eq=False)
 class KernelFn:
     """The kernels of a network, `kernel_fn(x1, x2=None, get=None)`, as in neural-tangents.
@@ -93,7 +94,7 @@ class KernelFn:
     def entries_per_pair(self, x: Inputs) -> int:
         """How many numbers one pair of samples occupies at the widest layer, for choosing a tile size."""
         grid = nodes_of(x).shape[1:-1]
-        positions = math.prod(grid)
+        positions = math.prod(grid) * self.rule.widening()
         return positions**2 if _input_need(self.rule).full_pairs else positions
 
     def radial(self, q1: Array, q2: Array, cosine: Array, get: Get = None) -> Any:

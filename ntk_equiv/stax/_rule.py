@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from ntk_equiv._check import refusal
+from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
 from ntk_equiv.stax._parameterization import NTK, Parameterization
@@ -38,7 +39,7 @@ def static(**kwargs: Any) -> Any:
 @dataclass_transform(frozen_default=True, field_specifiers=(static,))
 def rule(cls: type[T]) -> type[T]:
     """Class decorator: a frozen dataclass that is a pytree."""
-    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    return dataclass_pytree(dataclasses.dataclass(frozen=True)(cls))
 
 
 class Rule:
@@ -52,6 +53,10 @@ class Rule:
     def need(self, need: Any) -> Any:
         """What this layer must be given so that it can deliver `need`."""
         return need
+
+    def widening(self) -> int:
+        """By how much the number of positions may grow on the way through, for choosing a tile size."""
+        return 1
 
     def trace(self, points: Any) -> Trace:
         """What `pairs` will want to know about each sample: a pytree of arrays `[n, ...]`."""

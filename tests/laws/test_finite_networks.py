@@ -71,6 +71,19 @@ NETWORKS = {
         96,
         300,
     ),
+    "group convolutions": (
+        lambda w: stax.serial(
+            stax.LiftingConv(w, (2, 2), b_std=0.2, group="D4"),
+            stax.Relu(),
+            stax.GroupConv(w, (2, 2), None, "VALID", 1.3, 0.1, group="D4"),
+            stax.Erf(),
+            stax.GroupPool(),
+            stax.Dense(1, 1.2, 0.1),
+        ),
+        arrays(2, 3, 3, 1),
+        96,
+        300,
+    ),
     "normalised": (
         lambda w: stax.serial(
             stax.Conv(w, (2, 2), b_std=0.3),

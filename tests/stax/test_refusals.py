@@ -21,6 +21,9 @@ def as_users_run_it():
 DENSE = stax.serial(stax.Dense(4), stax.Relu(), stax.Dense(1))[2]
 CONV = stax.serial(stax.Conv(4, (3, 3)), stax.Relu(), stax.Flatten())[2]
 GRAPH = stax.serial(stax.Aggregate(), stax.Dense(1))[2]
+LIFT = stax.LiftingConv(4, (3, 3), padding="SAME", group="C4")
+LIFTED = stax.serial(LIFT, stax.Relu(), stax.GroupPool())[2]
+KEY = jax.random.key(0)
 X = jnp.ones((2, 3))
 IMAGES = jnp.ones((2, 5, 5, 1))
 TOKENS = jnp.ones((2, 3, 2))
@@ -169,6 +172,48 @@ WRONG_VALUES = {
         lambda: stax.serial(stax.FanOut(3), stax.parallel(stax.Dense(1), stax.Dense(1)), stax.FanInSum())[2](X),
         r"`layers` must be",
     ),
+    "an oblong filter on a group": (
+        lambda: stax.LiftingConv(1, (3, 2), group="C4"),
+        r"`filter_shape` must be two equal numbers, got \(3, 2\)",
+    ),
+    "unequal strides on a group": (
+        lambda: stax.GroupConv(1, (3, 3), (1, 2), group="C4"),
+        r"`strides` must be two equal",
+    ),
+    "a group without turns": (lambda: stax.LiftingConv(1, (3, 3), group="C3"), r"`group` must be one of 'C4', 'D4'"),
+    "an oblong image on a group": (
+        lambda: LIFTED(jnp.ones((1, 4, 5, 1))),
+        r"`x` must be \[n, h, h, channels\], square images, got positions \(4, 5\)",
+    ),
+    "features lifted again": (
+        lambda: stax.serial(LIFT, stax.Relu(), LIFT)[2](IMAGES),
+        r"square images, got positions \(5, 5, 4\).*use `GroupConv`",
+    ),
+    "images on a group": (
+        lambda: stax.GroupConv(1, (3, 3), group="C4")[2](IMAGES),
+        r"`x` must be \[n, h, h, 4, channels\], features on the group C4.*`LiftingConv`",
+    ),
+    "features on another group": (
+        lambda: stax.serial(LIFT, stax.GroupConv(1, (3, 3), group="D4"))[0](KEY, IMAGES.shape),
+        r"\[n, h, h, 8, channels\].*got positions \(5, 5, 4\)",
+    ),
+    "an even filter on a group": (
+        lambda: stax.LiftingConv(1, (2, 2), padding="SAME", group="D4")[2](IMAGES),
+        r"such that D4 is respected, got 0 cells of padding before, 1 behind.*odd filter",
+    ),
+    "a stride that leaves pixels out": (
+        lambda: stax.LiftingConv(1, (2, 2), (2, 2), group="C4")[0](KEY, IMAGES.shape),
+        r"such that C4 is respected, got .* and 1 left over on a grid \(5, 5\)",
+    ),
+    "a stride that leaves pixels out, finite": (
+        lambda: stax.LiftingConv(1, (2, 2), (2, 2), group="C4")[1]((jnp.ones((2, 2, 1, 1)), None), IMAGES),
+        r"such that C4 is respected",
+    ),
+    "images pooled over a group": (
+        lambda: stax.GroupPool()[2](IMAGES),
+        r"`x` must be .* features on C4 or D4, got positions \(5, 5\)",
+    ),
+    "images pooled over a group, finite": (lambda: stax.GroupPool()[1]((), IMAGES), r"features on C4 or D4"),
     "product of one": (lambda: stax.serial(stax.Dense(1), stax.FanInProd())[2](X), r"branches before `FanInProd`"),
     "product of two activations": (
         lambda: beside(stax.FanInProd(), stax.Relu(), stax.Erf()),
