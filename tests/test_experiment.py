@@ -232,12 +232,18 @@ def test_what_is_no_folder_of_results_is_left_alone(trial, tmp_path, capsys):
 def test_restarting_may_be_interrupted(trial, folder, monkeypatch):
     assert trial(folder) == 0
 
+    removed, unlink = [], Path.unlink
+
     def interrupted(path):
-        raise KeyboardInterrupt
+        if removed:
+            raise KeyboardInterrupt
+        removed.append(path)
+        unlink(path)
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", interrupted)
         assert trial(folder, "--restart") == INTERRUPTED
+    assert not removed[0].exists()
     assert trial(folder, "--restart") == 0
     assert trial.done == ["first", "second"] * 2
 

@@ -52,7 +52,12 @@ class Checkpoints:
             ) from error
 
     def load(self, step: int | None = None) -> tuple[Stored, dict[str, Any]]:
-        """The arrays and the text of a checkpoint, the last one by default."""
+        """The arrays and the text of a checkpoint, the last one by default.
+
+        Raises:
+            FileNotFoundError: there is none.
+            OSError: it is damaged, with what to do.
+        """
         step = self.latest if step is None else step
         if step is None:
             fix = "Pass the folder that `checkpoint=` or `run.save` wrote to."
@@ -60,7 +65,13 @@ class Checkpoints:
                 "folder", expected="one with a run in it", got=str(self.folder), fix=fix, kind=FileNotFoundError
             )
         args = ocp.args.Composite(arrays=ocp.args.StandardRestore(), text=ocp.args.JsonRestore())
-        found = self._manager.restore(step, args=args)
+        try:
+            found = self._manager.restore(step, args=args)
+        except Exception as error:  # each kind of damage has its own: JSON, tensorstore, missing files
+            raise OSError(
+                f"the checkpoint of step {step} in {self.folder} is damaged: {error}. "
+                f"Remove {self.folder / str(step)}, to go on from the one before it, or the folder, to begin anew."
+            ) from error
         return found["arrays"], found["text"]
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """Runs on disk: interrupted, killed, resumed, refused, saved and loaded."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -136,6 +137,16 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, whole, monkeypatch):
     monkeypatch.undo()
     run = trained(tmp_path, resume=True, record={"x": (X, np.asarray)}, record_at=[8])
     np.testing.assert_array_equal(run.params["W"], whole.params["W"])
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path, whole):
+    interrupted(tmp_path, 8)
+    (tmp_path / "6" / "text" / "metadata").write_text("{")
+    with pytest.raises(OSError, match=r"step 6 in .* is damaged: .*Remove .*/6, to go on from the one before"):
+        trained(tmp_path, resume=True, record={"x": (X, np.asarray)}, record_at=[8])
+    shutil.rmtree(tmp_path / "6")
+    resumed = trained(tmp_path, resume=True, record={"x": (X, np.asarray)}, record_at=[8])
+    np.testing.assert_array_equal(resumed.params["W"], whole.params["W"])
 
 
 def test_nothing_is_pickled(tmp_path, whole):

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import _orbit_numbers
 import _slices
 import histology
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ PREDICTIONS = jnp.stack([logits(FIRST), logits(SECOND, 2.0)])
 
 
 def test_invariance_and_accuracy_of_ensembles_and_members():
-    kept = histology.validated(4, SETTINGS.sizes, jnp.array([2, 1]))(PREDICTIONS)
+    kept = _orbit_numbers.validated(4, SETTINGS.sizes, jnp.array([2, 1]))(PREDICTIONS)
     osp, accuracy = np.split(np.asarray(kept)[None], 2, axis=1)
     part = {"validation": osp, "accuracy": accuracy}
     known = {  # for each size: of the ensemble, the error over two images, and of its members
@@ -33,14 +34,14 @@ def test_invariance_and_accuracy_of_ensembles_and_members():
         ("accuracy", 2): (1.0, 0.0, [0.5, 1.0]),
     }
     for (name, size), expected in known.items():
-        ensemble, error, members = histology.curves(SETTINGS, part, name, size)
+        ensemble, error, members = _orbit_numbers.curves(SETTINGS, part, name, size)
         assert (ensemble, error) == (pytest.approx([expected[0]]), pytest.approx([expected[1]]))
         np.testing.assert_allclose(members, [expected[2]])
 
 
 def test_sets_made_for_an_ensemble_are_tried_on_its_members():
-    kept = np.asarray(histology.tried(4, (1,))(PREDICTIONS))[None]
-    ensemble, _, members = histology.curves(SETTINGS, {"ood-1": kept}, "ood-1", 1)
+    kept = np.asarray(_orbit_numbers.tried(4, (1,))(PREDICTIONS))[None]
+    ensemble, _, members = _orbit_numbers.curves(SETTINGS, {"ood-1": kept}, "ood-1", 1)
     assert (ensemble, members) == (pytest.approx([2.5]), pytest.approx(np.array([[2.5]])))
 
 
