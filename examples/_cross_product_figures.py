@@ -62,8 +62,9 @@ def _descent_lines(settings: Any, found: Any) -> list[str]:
     measured, predicted = found["descent-measured"], found["descent-predicted"]
     lines = [
         f"Gradient descent (rate {settings.descent_rate:g}, {settings.descent_steps} steps, mean loss, full batches),",
-        f"{settings.descent_pairs} pairs under T, width {settings.descent_width}; ± standard errors over {members} members",
+        f"{settings.descent_pairs} pairs under T, width {settings.descent_width}",
         f"validation RMSE of the infinite ensemble: {predicted['rmse']:.3f}",
+        f"± standard errors over {members} members",
         "error    set    orbit MSE of a member               of infinitely many",
         "under           measured           theory           measured, extrapolated  theory",
     ]

@@ -37,24 +37,24 @@ class Settings:
     pairs: int = 100
     validation: int = 1000
     rotations: int = 10
-    orbits: int = 40
+    orbits: int = 20
     turns: int = 100
     # adam
     widths: tuple[int, ...] = (32, 128, 512)
-    members: int = 24
-    rate: float = 0.01
-    batch_size: int = 20
+    members: int = 16
+    rate: float = 0.02
+    batch_size: int = 50
     epochs: int = 50
     averaged: int = 5
     # theory
     augmentations: tuple[str, ...] = ("random", "T", "O", "I")
     t: float = 1000.0
-    law_points: int = 6
-    law_turns: int = 30
+    law_points: int = 4
+    law_turns: int = 20
     # descent
-    descent_pairs: int = 20
+    descent_pairs: int = 10
     descent_width: int = 512
-    descent_members: int = 48
+    descent_members: int = 32
     descent_rate: float = 4.0
     descent_steps: int = 250
     seed: int = 0
