@@ -11,7 +11,7 @@ few test points:
 
 The loss is a mean over all labels, so that the same t is the same training for every k. Two activations: ReLU, whose
 kernel has a kink, and erf, whose kernel is smooth. The paper states the lemma and has no such experiment; the preset
-"paper" here only is a larger one.
+"paper" is just larger.
 """
 
 import dataclasses

@@ -1,0 +1,210 @@
+"""Dipole moments of small molecules: graphs whose node features turn.
+
+Molecules are made up (see `_molecules.py`): chains and rings to train on and to test, branched ones out of
+distribution. Atoms carry a position and a charge, ρ_X = R ⊕ 1 acts on these features and leaves the bonds as they are,
+and the dipole moment turns as a vector. A graph network learns it from a few molecules augmented by the rotations of a
+tetrahedron (T) or octahedron (O):
+
+    atom by atom Dense – ReLU,   sum over neighbours – Dense – ReLU,   mean over atoms – Dense
+
+The theory of the infinite ensemble, with the tangent kernel of this network, says how far single members and ensembles
+are from equivariance after any number of steps of gradient descent. An ensemble of finite width is trained to see. The
+error is the orbit MSE, the mean square of f(gx) − g f(x) over the group, the molecules and the three components.
+
+The paper derives the kernels of graph networks and has no such experiment; the preset "paper" is just larger.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from _experiment import Experiment, Results, double_precision
+from _molecules import molecules
+from _orbit_errors import (
+    of_ensembles,
+    orbit_products,
+    parts,
+    powers,
+    predicted_of_ensembles,
+    predicted_parts,
+    products,
+    with_orbit,
+)
+from matplotlib.figure import Figure
+
+from ntk_equiv import InfiniteEnsemble, augment, bounds, filters, groups, plotting, reps, stax
+from ntk_equiv.datasets import LabelledSet
+
+TITLES = {"train": "training molecules", "test": "chains and rings", "ood": "branched (out of distribution)"}
+KINDS = {"train": ("chain", "ring"), "test": ("chain", "ring"), "ood": ("branched",)}
+W_STD, B_STD = 2**0.5, 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Sizes; `points` molecules of each set are looked at, errors on test molecules also after `early` steps."""
+
+    group: str = "T"
+    molecules: int = 12
+    atoms: int = 6
+    points: int = 8
+    width: int = 256
+    members: int = 32
+    rate: float = 8.0
+    steps: int = 160
+    early: tuple[int, ...] = (1, 5, 20, 60)
+    seed: int = 0
+
+
+PRESETS = {
+    "quick": Settings(),
+    "paper": Settings(
+        group="O", molecules=100, points=100, width=1024, members=1000, steps=1000, early=(1, 3, 10, 30, 100, 300)
+    ),
+    "test": Settings(molecules=2, atoms=4, points=2, width=4, members=3, steps=2, early=()),
+}
+
+
+class Data(NamedTuple):
+    """The three sets."""
+
+    train: LabelledSet
+    test: LabelledSet
+    ood: LabelledSet
+
+
+def load(settings: Settings, data_dir: Any) -> dict[str, Any]:
+    """Molecules, in double precision."""
+    rng = np.random.default_rng(settings.seed)
+    counts = {"train": settings.molecules, "test": settings.points, "ood": settings.points}
+    return {name: molecules(rng, counts[name], KINDS[name], settings.atoms) for name in TITLES}
+
+
+def compute(settings: Settings, data: dict[str, Any], results: Results) -> None:
+    """Train an ensemble, and say what theory says."""
+    results.part("measured", trained, settings, graphs(settings, data), results)
+    with double_precision():
+        results.part("predicted", predicted, settings, graphs(settings, data))
+
+
+def graphs(settings: Settings, data: dict[str, Any]) -> Data:
+    """Molecules as graphs in the precision of the moment, and how rotations act on them."""
+    group = groups.polyhedral(settings.group)
+    vector = reps.matrix(group)
+    atom = reps.direct_sum(vector, reps.trivial(group, 1))
+    sets = {name: (stax.Graph.of(one.atoms, one.neighbours), jnp.asarray(one.dipoles)) for name, one in data.items()}
+    return Data(**{name: LabelledSet(x, y, atom, vector) for name, (x, y) in sets.items()})
+
+
+def network(width: int) -> stax.Network:
+    """The graph network; for its kernel the width does not matter."""
+    return stax.serial(
+        *(stax.Dense(width, W_STD, B_STD), stax.Relu()),
+        *(stax.Aggregate(), stax.Dense(width, W_STD, B_STD), stax.Relu()),
+        *(stax.GlobalAvgPool(), stax.Dense(3, 1.0, B_STD)),
+    )
+
+
+def trained(settings: Settings, data: Data, results: Results) -> dict[str, Any]:
+    """Products of equivariance errors between members, along training, and of errors on the test molecules."""
+    record: dict[str, Any] = {"error": (data.test.x, lambda predictions: products(predictions - data.test.y[None]))}
+    for name in TITLES:
+        few = getattr(data, name).take(slice(settings.points))
+        record[name] = with_orbit(few.x, few.rep_x, None), orbit_products(few.rep_y, None)
+    run = results.train(
+        "measured",
+        network(settings.width),
+        augment(*data.train),
+        members=settings.members,
+        steps=settings.steps,
+        optimizer=optax.sgd(settings.rate),
+        key=jax.random.key(settings.seed),
+        record=record,
+        record_at=(*settings.early, settings.steps),
+    )
+    return run.records
+
+
+def predicted(settings: Settings, data: Data) -> dict[str, Any]:
+    """The same from theory: (b + v, v, b) of each set in the end, of the test molecules at all times."""
+    rule = filters.gradient_descent(settings.rate)
+    ens = InfiniteEnsemble(network(1).kernel_fn, augment(*data.train), rule, reduction="mean", method="reduced")
+    few = {name: getattr(data, name).take(slice(settings.points)) for name in TITLES}
+
+    def law(name: str, t: int) -> np.ndarray:
+        return predicted_parts(bounds.orbit_deviation(ens, few[name].x, t))
+
+    found: dict[str, Any] = {name: law(name, settings.steps) for name in TITLES}
+    found["times"] = np.stack([law("test", t) for t in (*settings.early, settings.steps)])
+    error = ens.expected_mse(data.test.x, data.test.y, settings.steps)
+    found["error"] = np.array([error.total, error.bias])
+    found["size"] = jnp.sqrt(jnp.mean(data.test.y**2))
+    return found
+
+
+def table(settings: Settings, found: Any) -> str:
+    """Measured against predicted."""
+    measured, theory = found["measured"], found["predicted"]
+    rmse, rmse_theory = _rmse(measured["error"][-1]), np.sqrt(theory["error"])
+    lines = [
+        f"{settings.molecules} molecules of {settings.atoms} atoms under {settings.group}, gradient descent "
+        f"(rate {settings.rate:g}, {settings.steps} steps, mean loss, full batches), width {settings.width}",
+        f"RMSE on test molecules, whose dipole moments have components of size {theory['size']:.2f}:",
+        f"  member {rmse[0]:.3f} (theory {rmse_theory[0]:.3f}), ensemble of {settings.members} {rmse[1]:.3f} "
+        f"(theory for infinitely many {rmse_theory[1]:.3f})",
+        f"orbit MSE; ± standard errors over {settings.members} members",
+        "set    member                          infinitely many",
+        "       measured             theory     measured, extrapolated  theory",
+    ]
+    for name in TITLES:
+        (member, _, b), (error, _, b_error) = parts(measured[name][-1])
+        says, _, floor = theory[name]
+        lines.append(
+            f"{name:5s}  {member:.5f} ± {error:.5f}    {says:.5f}    {b:8.5f} ± {b_error:.5f}      {floor:.0e}"
+        )
+    return "\n".join(lines)
+
+
+def _rmse(P: np.ndarray) -> np.ndarray:
+    """Of a member, and of the ensemble."""
+    return np.sqrt([np.trace(P) / len(P), P.mean()])
+
+
+def figures(settings: Settings, found: Any) -> dict[str, Figure]:
+    """Errors against the size of the ensemble, and against time."""
+    measured, theory = found["measured"], found["predicted"]
+    fig, (left, right) = plotting.panels(2, width=3.8, height=3.1)
+    sizes = powers(settings.members)
+    for number, (name, title) in enumerate(TITLES.items()):
+        means, errors = of_ensembles(measured[name][-1], sizes)
+        plotting.measured(left, sizes, means, errors, number=number, label=f"measured, {title}")
+        says = predicted_of_ensembles(theory[name], sizes)
+        plotting.predicted(left, sizes, says, label="theory" if name == "ood" else None)
+    left.set(title=f"after {settings.steps} steps", xlabel="members of the ensemble", ylabel="orbit MSE")
+    left.set(xscale="log", yscale="log")
+    left.set_xticks(sizes, [str(size) for size in sizes])
+    left.minorticks_off()
+    left.legend(title="± standard error over ensembles", title_fontsize=7)
+    _time_panel(right, settings, measured["test"], theory["times"])
+    return {"graphs": fig}
+
+
+def _time_panel(ax: Any, settings: Settings, measured: np.ndarray, theory: np.ndarray) -> None:
+    steps = (*settings.early, settings.steps)
+    found = [parts(P) for P in measured]
+    member, error = (np.array([values[i][0] for values in found]) for i in (0, 1))
+    plotting.measured(ax, steps, member, error, number=1, label="members, measured")
+    plotting.predicted(ax, steps, theory[:, 0])
+    plotting.measured(
+        ax, steps, [P.mean() for P in measured], number=3, label=f"ensemble of {settings.members}, measured"
+    )
+    plotting.predicted(ax, steps, theory[:, 2] + theory[:, 1] / settings.members, label="theory")
+    ax.set(title="chains and rings", xlabel="steps of gradient descent", xscale="log", yscale="log")
+    ax.legend(title="± standard error over members", title_fontsize=7)
+
+
+if __name__ == "__main__":
+    raise SystemExit(Experiment("graphs", __doc__, PRESETS, load, compute, table, figures).main())
