@@ -35,11 +35,17 @@ def molecules(rng: np.random.Generator, count: int, kinds: tuple[str, ...], atom
     charges = rng.standard_normal((count, atoms))
     charges -= charges.mean(axis=1, keepdims=True)
     bonds = _bonds(positions)
-    degrees = bonds.sum(axis=2)
-    flown = charges - FLOW * (degrees * charges - np.einsum("nij,nj->ni", bonds, charges))
-    weights = (bonds + np.eye(atoms)) / np.sqrt((degrees[:, :, None] + 1) * (degrees[:, None, :] + 1))
+    degrees = bonds.sum(axis=2) + 1
+    weights = (bonds + np.eye(atoms)) / np.sqrt(degrees[:, :, None] * degrees[:, None, :])
     features = np.concatenate([positions, charges[:, :, None]], axis=2)
-    return Molecules(features, weights, np.einsum("ni,nik->nk", flown, positions))
+    return Molecules(features, weights, dipoles(positions, charges))
+
+
+def dipoles(positions: np.ndarray, charges: np.ndarray) -> np.ndarray:
+    """Dipole moments [n, 3] after charges [n, atoms] have flown along the bonds."""
+    bonds = _bonds(positions)
+    flown = charges - FLOW * (bonds.sum(axis=2) * charges - np.einsum("nij,nj->ni", bonds, charges))
+    return np.einsum("ni,nik->nk", flown, positions)
 
 
 def _bonds(positions: np.ndarray) -> np.ndarray:

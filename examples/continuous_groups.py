@@ -134,8 +134,9 @@ def figures(settings: Settings, found: Any) -> dict[str, Figure]:
         names = ("bound", "lower", "upper", "measured")
         bound, lower, upper, measured = (worst(settings, found, activation, name) for name in names)
         plotting.predicted(ax, settings.orders, bound, label="bound of the lemma (certified)")
-        ax.fill_between(settings.orders, lower, upper, color=plotting.COLOURS[1], alpha=0.25, linewidth=0)
-        ax.plot(settings.orders, upper, color=plotting.COLOURS[1], linewidth=1, label="enclosure (certified)")
+        look: Any = {"color": plotting.COLOURS[1], "linewidth": 1}
+        ax.fill_between(settings.orders, lower, upper, color=look["color"], alpha=0.25, linewidth=0)
+        ax.plot(settings.orders, upper, **look, label="enclosure, shaded up to this line (certified)")
         plotting.measured(ax, settings.orders, measured, label="largest that was seen (measured)")
         ax.set(title=f"two hidden layers, {label}", xlabel="k, number of rotations that augment", yscale="log")
     axes[0].set_ylabel(r"$\max_{g\,\in\,\mathrm{SO}(2)}\,|\bar f(gx) - \bar f(x)|$")

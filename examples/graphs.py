@@ -50,12 +50,12 @@ class Settings:
     group: str = "T"
     molecules: int = 12
     atoms: int = 6
-    points: int = 8
+    points: int = 6
     width: int = 256
-    members: int = 32
+    members: int = 20
     rate: float = 8.0
     steps: int = 160
-    early: tuple[int, ...] = (1, 5, 20, 60)
+    early: tuple[int, ...] = (1, 10, 40)
     seed: int = 0
 
 
