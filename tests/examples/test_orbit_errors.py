@@ -41,6 +41,12 @@ def test_ensembles_share_no_member():
     np.testing.assert_allclose(errors, [np.std(e**2, ddof=1) / np.sqrt(5), 0.0, np.nan])
 
 
+def test_parts_leave_the_diagonal_out():
+    """Errors 1, 2 and 4: squares have the mean 7, products of different ones 14/3."""
+    found, _ = oe.parts(np.outer([1.0, 2.0, 4.0], [1.0, 2.0, 4.0]))
+    np.testing.assert_allclose(found, [7, 7 - 14 / 3, 14 / 3])
+
+
 def test_parts_are_those_of_a_random_ensemble():
     """Members with the common error 0.5 and independent errors of variance 2, 400 of them at 50 places."""
     rng = np.random.default_rng(2)
