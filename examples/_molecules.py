@@ -67,16 +67,21 @@ def _ring(rng: np.random.Generator, atoms: int) -> np.ndarray:
     """A regular polygon with sides of length 1, a little bent and turned at random."""
     angles = 2 * np.pi * np.arange(atoms) / atoms
     polygon = np.stack([np.cos(angles), np.sin(angles), 0 * angles], axis=1) / (2 * np.sin(np.pi / atoms))
-    return (polygon + 0.1 * rng.standard_normal((atoms, 3))) @ Rotation.random(rng=rng).as_matrix().T
+    return (polygon + 0.1 * rng.standard_normal((atoms, 3))) @ _turn(rng).T
 
 
 def _branched(rng: np.random.Generator, atoms: int) -> np.ndarray:
     """Three arms from one atom, which grow in turn."""
     arms = [np.array(arm, float) for arm in ((1, 0, 0), (-0.5, 0.87, 0), (-0.5, -0.87, 0))]
     positions = [np.zeros(3)] + [arms[i % 3] * (1 + i // 3) + 0.1 * rng.standard_normal(3) for i in range(atoms - 1)]
-    return np.array(positions) @ Rotation.random(rng=rng).as_matrix().T
+    return np.array(positions) @ _turn(rng).T
 
 
 def _unit(rng: np.random.Generator) -> np.ndarray:
     vector = rng.standard_normal(3)
     return vector / np.linalg.norm(vector)
+
+
+def _turn(rng: np.random.Generator) -> np.ndarray:
+    """A rotation from the Haar measure."""
+    return Rotation.from_quat(rng.standard_normal(4)).as_matrix()

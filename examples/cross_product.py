@@ -54,7 +54,7 @@ class Settings:
     # descent
     descent_pairs: int = 10
     descent_width: int = 512
-    descent_members: int = 32
+    descent_members: int = 24
     descent_rate: float = 4.0
     descent_steps: int = 250
     seed: int = 0
