@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from _orbit_errors import of_ensembles, parts, powers, predicted_of_ensembles
+from _orbit_errors import expected_of_ensembles, of_ensembles, parts, powers
 from matplotlib.figure import Figure
 
 from ntk_equiv import plotting
@@ -104,14 +104,16 @@ def _adam_figure(settings: Any, found: Any) -> Figure:
             plotting.measured(above, sizes, means, number=number)
             above.plot(sizes, means, "--", color=colour)
             plotting.measured(below, sizes[1:], means[1:], errors[1:], number=number, label=label, joined=True)
-        above.set(title=title, ylim=(0, None))
-        below.set(xlabel="members of the ensemble", xscale="log", ylim=(0, None))
+        above.set(title=title)
+        below.set(xlabel="members of the ensemble", xscale="log")
+        for ax in (above, below):
+            ax.set_ylim(0, 1.05 * ax.get_ylim()[1])
         below.set_xticks(sizes, [str(size) for size in sizes])
         below.minorticks_off()
     axes[0].set_ylabel("orbit MSE, SO(3)")
     axes[3].set_ylabel("orbit MSE, zoom")
     axes[0].legend()
-    axes[3].legend(title="± standard error over ensembles", title_fontsize=7)
+    axes[3].legend(title="± standard error over members", title_fontsize=7)
     return fig
 
 
@@ -139,12 +141,12 @@ def _descent_figure(settings: Any, found: Any) -> Figure:
     for ax, (name, title) in zip(axes, TITLES.items(), strict=True):
         for number, (group, label) in enumerate({"T": "T, which augments", "SO(3)": "all rotations"}.items()):
             means, errors = of_ensembles(found["descent-measured"][f"{group}-{name}"], sizes)
-            says = predicted_of_ensembles(found["descent-predicted"][f"{group}-{name}"], sizes)
+            says = expected_of_ensembles(found["descent-predicted"][f"{group}-{name}"], sizes)
             plotting.measured(ax, sizes, means, errors, number=number, label=f"measured, {label}")
-            plotting.predicted(ax, sizes, says, label="theory" if number else None)
+            plotting.predicted(ax, sizes, says, number=number, label=f"theory, {label}")
         ax.set(title=title, xlabel="members of the ensemble", xscale="log", yscale="log")
         ax.set_xticks(sizes, [str(size) for size in sizes])
         ax.minorticks_off()
     axes[0].set_ylabel("orbit MSE")
-    axes[0].legend(title="± standard error over ensembles", title_fontsize=7)
+    axes[0].legend(title="± standard error over members", title_fontsize=7)
     return fig

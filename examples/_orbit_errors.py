@@ -53,25 +53,27 @@ def orbit_products(rep_y: Representation, elements: Any) -> Callable[[Any], jax.
     return of_predictions
 
 
-def of_ensembles(P: np.ndarray, sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The orbit MSE of ensembles of each size: mean and standard error over as many disjoint ones as there are.
-
-    The standard error is NaN where there is but one.
-    """
-    means, errors = [], []
-    for size in sizes:
-        starts = range(0, len(P) - size + 1, size)
-        values = np.array([P[start : start + size, start : start + size].mean() for start in starts])
-        means.append(values.mean())
-        errors.append(values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan)
-    return np.array(means), np.array(errors)
-
-
 def parts(P: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(b + v, v, b), estimated without bias from at least 3 members, and their standard errors by the jackknife."""
-    count = len(P)
-    left_out = np.array([_parts(np.delete(np.delete(P, m, 0), m, 1)) for m in range(count)])
-    return _parts(P), np.sqrt((count - 1) * left_out.var(axis=0))
+    """(b + v, v, b), estimated without bias from at least 3 members, and their standard errors."""
+    return _parts(P), _standard_errors(P, _parts)
+
+
+def of_ensembles(P: np.ndarray, sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """The orbit MSE of ensembles of each size M, and its standard error.
+
+    The mean over all ensembles that can be made of the members, which is b + v/M with b and v of `parts`.
+    """
+
+    def expected(P: np.ndarray) -> np.ndarray:
+        return expected_of_ensembles(_parts(P), sizes)
+
+    return expected(P), _standard_errors(P, expected)
+
+
+def expected_of_ensembles(found: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """What is expected for each size M, b + v/M, from the parts (b + v, v, b)."""
+    _, v, b = found
+    return b + v / np.asarray(sizes)
 
 
 def _parts(P: np.ndarray) -> np.ndarray:
@@ -80,17 +82,17 @@ def _parts(P: np.ndarray) -> np.ndarray:
     return np.array([own, own - b, b])
 
 
+def _standard_errors(P: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """By the jackknife: each member is left out once. Somewhat too large for what would vanish without chance."""
+    left_out = np.array([statistic(np.delete(np.delete(P, m, 0), m, 1)) for m in range(len(P))])
+    return np.sqrt((len(P) - 1) * left_out.var(axis=0))
+
+
 def predicted_parts(law: bounds.OrbitDeviation) -> np.ndarray:
     """(b + v, v, b) as theory has them."""
     v = np.einsum("ngii->ngi", law.covariance(1)).mean()
     b = np.mean(law.bias**2)
     return np.array([b + v, v, b])
-
-
-def predicted_of_ensembles(predicted: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """What theory expects of ensembles of each size M, b + v/M."""
-    _, v, b = predicted
-    return b + v / np.asarray(sizes)
 
 
 def powers(members: int) -> tuple[int, ...]:

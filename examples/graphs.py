@@ -24,11 +24,11 @@ import optax
 from _experiment import Experiment, Results, double_precision
 from _molecules import molecules
 from _orbit_errors import (
+    expected_of_ensembles,
     of_ensembles,
     orbit_products,
     parts,
     powers,
-    predicted_of_ensembles,
     predicted_parts,
     products,
     with_orbit,
@@ -181,27 +181,25 @@ def figures(settings: Settings, found: Any) -> dict[str, Figure]:
     for number, (name, title) in enumerate(TITLES.items()):
         means, errors = of_ensembles(measured[name][-1], sizes)
         plotting.measured(left, sizes, means, errors, number=number, label=f"measured, {title}")
-        says = predicted_of_ensembles(theory[name], sizes)
-        plotting.predicted(left, sizes, says, label="theory" if name == "ood" else None)
+        says = expected_of_ensembles(theory[name], sizes)
+        plotting.predicted(left, sizes, says, number=number, label="theory" if number == 0 else None)
     left.set(title=f"after {settings.steps} steps", xlabel="members of the ensemble", ylabel="orbit MSE")
     left.set(xscale="log", yscale="log")
     left.set_xticks(sizes, [str(size) for size in sizes])
     left.minorticks_off()
-    left.legend(title="± standard error over ensembles", title_fontsize=7)
+    left.legend(title="± standard error over members", title_fontsize=7)
     _time_panel(right, settings, measured["test"], theory["times"])
     return {"graphs": fig}
 
 
 def _time_panel(ax: Any, settings: Settings, measured: np.ndarray, theory: np.ndarray) -> None:
-    steps = (*settings.early, settings.steps)
-    found = [parts(P) for P in measured]
-    member, error = (np.array([values[i][0] for values in found]) for i in (0, 1))
-    plotting.measured(ax, steps, member, error, number=1, label="members, measured")
-    plotting.predicted(ax, steps, theory[:, 0])
-    plotting.measured(
-        ax, steps, [P.mean() for P in measured], number=3, label=f"ensemble of {settings.members}, measured"
-    )
-    plotting.predicted(ax, steps, theory[:, 2] + theory[:, 1] / settings.members, label="theory")
+    steps, sizes = (*settings.early, settings.steps), (1, settings.members)
+    found = [of_ensembles(P, sizes) for P in measured]
+    for i, label in enumerate(("members", f"ensemble of {settings.members}")):
+        values, errors = (np.array([one[kind][i] for one in found]) for kind in (0, 1))
+        says = [expected_of_ensembles(one, sizes)[i] for one in theory]
+        plotting.measured(ax, steps, values, errors, number=3 + i, label=f"{label}, measured")
+        plotting.predicted(ax, steps, says, number=3 + i, label="theory" if i == 0 else None)
     ax.set(title="chains and rings", xlabel="steps of gradient descent", xscale="log", yscale="log")
     ax.legend(title="± standard error over members", title_fontsize=7)
 
