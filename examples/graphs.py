@@ -48,23 +48,23 @@ class Settings:
     """Sizes; `points` molecules of each set are looked at, errors on test molecules also after `early` steps."""
 
     group: str = "T"
-    molecules: int = 12
+    molecules: int = 8
     atoms: int = 6
     points: int = 6
-    width: int = 256
-    members: int = 20
-    rate: float = 8.0
-    steps: int = 160
-    early: tuple[int, ...] = (1, 10, 40)
+    widths: tuple[int, ...] = (128, 512)
+    members: int = 16
+    rate: float = 4.0
+    steps: int = 60
+    early: tuple[int, ...] = (1, 6, 20)
     seed: int = 0
 
 
 PRESETS = {
     "quick": Settings(),
     "paper": Settings(
-        group="O", molecules=100, points=100, width=1024, members=1000, steps=1000, early=(1, 3, 10, 30, 100, 300)
+        group="O", molecules=100, points=100, widths=(256, 1024, 4096), members=1000, steps=300, early=(1, 6, 20, 60)
     ),
-    "test": Settings(molecules=2, atoms=4, points=2, width=4, members=3, steps=2, early=()),
+    "test": Settings(molecules=2, atoms=4, points=2, widths=(4,), members=3, steps=2, early=()),
 }
 
 
@@ -85,18 +85,25 @@ def load(settings: Settings, data_dir: Any) -> dict[str, Any]:
 
 def compute(settings: Settings, data: dict[str, Any], results: Results) -> None:
     """Train an ensemble, and say what theory says."""
-    results.part("measured", trained, settings, graphs(settings, data), results)
+    for width in settings.widths:
+        results.part(f"width-{width}", trained, settings, graphs(settings, data), results, width)
     with double_precision():
-        results.part("predicted", predicted, settings, graphs(settings, data))
+        results.part("theory", theory, settings, graphs(settings, data))
 
 
 def graphs(settings: Settings, data: dict[str, Any]) -> Data:
-    """Molecules as graphs in the precision of the moment, and how rotations act on them."""
+    """Molecules as graphs in the precision of the moment, with dipoles in units of their size in the training set."""
     group = groups.polyhedral(settings.group)
     vector = reps.matrix(group)
     atom = reps.direct_sum(vector, reps.trivial(group, 1))
-    sets = {name: (stax.Graph.of(one.atoms, one.neighbours), jnp.asarray(one.dipoles)) for name, one in data.items()}
-    return Data(**{name: LabelledSet(x, y, atom, vector) for name, (x, y) in sets.items()})
+    unit = np.sqrt(np.mean(data["train"].dipoles ** 2))
+
+    def labelled(one: Any) -> LabelledSet:
+        return LabelledSet(
+            stax.Graph.of(one.atoms, one.neighbours), jnp.asarray(one.dipoles / unit), rep_x=atom, rep_y=vector
+        )
+
+    return Data(**{name: labelled(one) for name, one in data.items()})
 
 
 def network(width: int) -> stax.Network:
@@ -108,15 +115,15 @@ def network(width: int) -> stax.Network:
     )
 
 
-def trained(settings: Settings, data: Data, results: Results) -> dict[str, Any]:
+def trained(settings: Settings, data: Data, results: Results, width: int) -> dict[str, Any]:
     """Products of equivariance errors between members, along training, and of errors on the test molecules."""
     record: dict[str, Any] = {"error": (data.test.x, lambda predictions: products(predictions - data.test.y[None]))}
     for name in TITLES:
         few = getattr(data, name).take(slice(settings.points))
         record[name] = with_orbit(few.x, few.rep_x, None), orbit_products(few.rep_y, None)
     run = results.train(
-        "measured",
-        network(settings.width),
+        f"width-{width}",
+        network(width),
         augment(*data.train),
         members=settings.members,
         steps=settings.steps,
@@ -128,7 +135,7 @@ def trained(settings: Settings, data: Data, results: Results) -> dict[str, Any]:
     return run.records
 
 
-def predicted(settings: Settings, data: Data) -> dict[str, Any]:
+def theory(settings: Settings, data: Data) -> dict[str, Any]:
     """The same from theory: (b + v, v, b) of each set in the end, of the test molecules at all times."""
     rule = filters.gradient_descent(settings.rate)
     ens = InfiniteEnsemble(network(1).kernel_fn, augment(*data.train), rule, reduction="mean", method="reduced")
@@ -147,60 +154,61 @@ def predicted(settings: Settings, data: Data) -> dict[str, Any]:
 
 def table(settings: Settings, found: Any) -> str:
     """Measured against predicted."""
-    measured, theory = found["measured"], found["predicted"]
-    rmse, rmse_theory = _rmse(measured["error"][-1]), np.sqrt(theory["error"])
+    says = found["theory"]
+    rmse = np.sqrt(says["error"])
     lines = [
         f"{settings.molecules} molecules of {settings.atoms} atoms under {settings.group}, gradient descent "
-        f"(rate {settings.rate:g}, {settings.steps} steps, mean loss, full batches), width {settings.width}",
-        f"RMSE on test molecules, whose dipole moments have components of size {theory['size']:.2f}:",
-        f"  member {rmse[0]:.3f} (theory {rmse_theory[0]:.3f}), ensemble of {settings.members} {rmse[1]:.3f} "
-        f"(theory for infinitely many {rmse_theory[1]:.3f})",
-        f"orbit MSE; ± standard errors over {settings.members} members",
-        "set    member                          infinitely many",
-        "       measured             theory     measured, extrapolated  theory",
+        f"(rate {settings.rate:g}, {settings.steps} steps, mean loss, full batches)",
+        f"RMSE on test molecules, in units of the size {says['size']:.2f} of their dipoles:",
+        f"  theory      member {rmse[0]:.3f}, infinitely many {rmse[1]:.3f}",
     ]
-    for name in TITLES:
-        (member, _, b), (error, _, b_error) = parts(measured[name][-1])
-        says, _, floor = theory[name]
-        lines.append(
-            f"{name:5s}  {member:.5f} ± {error:.5f}    {says:.5f}    {b:8.5f} ± {b_error:.5f}      {floor:.0e}"
-        )
+    for width in settings.widths:
+        P = found[f"width-{width}"]["error"][-1]
+        own, all_ = np.sqrt([np.trace(P) / len(P), P.mean()])
+        lines.append(f"  width {width:5d} member {own:.3f}, ensemble of {settings.members} {all_:.3f}")
+    lines += [
+        f"orbit MSE; ± standard errors over {settings.members} members",
+        "width     set    member               infinitely many, extrapolated",
+    ]
+    for width in settings.widths:
+        for name in TITLES:
+            (member, _, b), (error, _, b_error) = parts(found[f"width-{width}"][name][-1])
+            lines.append(f"{width:6d}    {name:5s}  {member:.5f} ± {error:.5f}     {b:8.5f} ± {b_error:.5f}")
+    lines += [f"theory    {name:5s}  {says[name][0]:.5f}                {says[name][2]:8.0e}" for name in TITLES]
     return "\n".join(lines)
 
 
-def _rmse(P: np.ndarray) -> np.ndarray:
-    """Of a member, and of the ensemble."""
-    return np.sqrt([np.trace(P) / len(P), P.mean()])
-
-
 def figures(settings: Settings, found: Any) -> dict[str, Figure]:
-    """Errors against the size of the ensemble, and against time."""
-    measured, theory = found["measured"], found["predicted"]
+    """Errors against the size of the ensemble for the widest networks, and against time for all."""
     fig, (left, right) = plotting.panels(2, width=3.8, height=3.1)
-    sizes = powers(settings.members)
+    sizes, widest = powers(settings.members), found[f"width-{settings.widths[-1]}"]
     for number, (name, title) in enumerate(TITLES.items()):
-        means, errors = of_ensembles(measured[name][-1], sizes)
-        plotting.measured(left, sizes, means, errors, number=number, label=f"measured, {title}")
-        says = expected_of_ensembles(theory[name], sizes)
+        values, errors = of_ensembles(widest[name][-1], sizes)
+        plotting.measured(left, sizes, values, errors, number=number, label=f"measured, {title}")
+        says = expected_of_ensembles(found["theory"][name], sizes)
         plotting.predicted(left, sizes, says, number=number, label="theory" if number == 0 else None)
-    left.set(title=f"after {settings.steps} steps", xlabel="members of the ensemble", ylabel="orbit MSE")
-    left.set(xscale="log", yscale="log")
+    left.set(title=f"width {settings.widths[-1]}, after {settings.steps} steps", xscale="log", yscale="log")
+    left.set(xlabel="members of the ensemble", ylabel="orbit MSE")
     left.set_xticks(sizes, [str(size) for size in sizes])
     left.minorticks_off()
     left.legend(title="± standard error over members", title_fontsize=7)
-    _time_panel(right, settings, measured["test"], theory["times"])
+    _time_panel(right, settings, found)
     return {"graphs": fig}
 
 
-def _time_panel(ax: Any, settings: Settings, measured: np.ndarray, theory: np.ndarray) -> None:
+def _time_panel(ax: Any, settings: Settings, found: Any) -> None:
+    """Members and whole ensembles, on test molecules."""
     steps, sizes = (*settings.early, settings.steps), (1, settings.members)
-    found = [of_ensembles(P, sizes) for P in measured]
-    for i, label in enumerate(("members", f"ensemble of {settings.members}")):
-        values, errors = (np.array([one[kind][i] for one in found]) for kind in (0, 1))
-        says = [expected_of_ensembles(one, sizes)[i] for one in theory]
-        plotting.measured(ax, steps, values, errors, number=3 + i, label=f"{label}, measured")
-        plotting.predicted(ax, steps, says, number=3 + i, label="theory" if i == 0 else None)
-    ax.set(title="chains and rings", xlabel="steps of gradient descent", xscale="log", yscale="log")
+    says = np.array([expected_of_ensembles(one, sizes) for one in found["theory"]["times"]])
+    for number, width in enumerate(settings.widths):
+        values, errors = np.array([of_ensembles(P, sizes) for P in found[f"width-{width}"]["test"]]).swapaxes(0, 1)
+        for i in range(2):
+            label = f"measured, width {width}" if i == 0 else None
+            plotting.measured(ax, steps, values[:, i], errors[:, i], number=3 + number, label=label)
+    for i in range(2):
+        plotting.predicted(ax, steps, says[:, i], label="theory" if i == 0 else None)
+    ax.set(xlabel="steps of gradient descent", xscale="log", yscale="log")
+    ax.set_title(f"chains and rings: members (above), ensembles of {settings.members}")
     ax.legend(title="± standard error over members", title_fontsize=7)
 
 
