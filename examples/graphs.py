@@ -159,7 +159,7 @@ def table(settings: Settings, found: Any) -> str:
     lines = [
         f"{settings.molecules} molecules of {settings.atoms} atoms under {settings.group}, gradient descent "
         f"(rate {settings.rate:g}, {settings.steps} steps, mean loss, full batches)",
-        f"RMSE on test molecules, in units of the size {says['size']:.2f} of their dipoles:",
+        f"RMSE on test molecules, whose dipoles have components of size {says['size']:.2f} (training molecules: 1):",
         f"  theory      member {rmse[0]:.3f}, infinitely many {rmse[1]:.3f}",
     ]
     for width in settings.widths:
