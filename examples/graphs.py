@@ -191,6 +191,7 @@ def figures(settings: Settings, found: Any) -> dict[str, Figure]:
     left.set(xlabel="members of the ensemble", ylabel="orbit MSE")
     left.set_xticks(sizes, [str(size) for size in sizes])
     left.minorticks_off()
+    left.set_ylim(left.get_ylim()[0] / 8)  # room for the legend
     left.legend(title="± standard error over members", title_fontsize=7)
     _time_panel(right, settings, found)
     return {"graphs": fig}
@@ -208,7 +209,7 @@ def _time_panel(ax: Any, settings: Settings, found: Any) -> None:
     for i in range(2):
         plotting.predicted(ax, steps, says[:, i], label="theory" if i == 0 else None)
     ax.set(xlabel="steps of gradient descent", xscale="log", yscale="log")
-    ax.set_title(f"chains and rings: members (above), ensembles of {settings.members}")
+    ax.set_title(f"members (above), ensembles of {settings.members}")
     ax.legend(title="± standard error over members", title_fontsize=7)
 
 
