@@ -31,7 +31,7 @@ def _adam_lines(settings: Any, found: Any) -> list[str]:
         rmse = np.sqrt([np.trace(own["validation"]) / settings.members, own["validation"].mean()])
         for name in TITLES:
             (member, _, b), (error, _, b_error) = parts(own[name])
-            left = f"{width:5d}   {rmse[0]:.3f}   {rmse[1]:.3f}    " if name == "train" else " " * 27
+            left = f"{width:5d}   {rmse[0]:.3f}   {rmse[1]:.3f}    " if name == "train" else " " * 25
             lines.append(
                 f"{left}     {name:5s}  {member:.4f} ± {error:.4f}      {own[name].mean():.5f}"
                 f"          {b:.5f} ± {b_error:.5f}"
@@ -41,7 +41,9 @@ def _adam_lines(settings: Any, found: Any) -> list[str]:
 
 def _theory_lines(settings: Any, found: Any) -> list[str]:
     lines = [
-        f"Infinite ensembles (gradient flow, mean loss, t = {settings.t:g}, float64), {settings.pairs} pairs",
+        f"Infinite ensembles (gradient flow, mean loss, t = {settings.t:g}, float64), {settings.pairs} pairs;",
+        f"the mean at {settings.orbits} points under {settings.turns} rotations, what members add to it at "
+        f"{settings.law_points} points under {settings.law_turns}",
         "augmented by           validation  set    orbit MSE of the mean        of a member",
         "                       RMSE               under these   under SO(3)    under SO(3)",
     ]
@@ -49,7 +51,7 @@ def _theory_lines(settings: Any, found: Any) -> list[str]:
         own = found[f"theory-{name}"]
         label = f"{int(own['order'])} {'random rotations' if name == 'random' else f'rotations ({name})'}"
         for which in TITLES:
-            left = f"{label:22s} {own['rmse']:.3f}    " if which == "train" else " " * 31
+            left = f"{label:22s} {own['rmse']:.3f}    " if which == "train" else " " * 32
             member = own[f"all-{which}"] + own[f"law-{which}"][1]
             lines.append(
                 f"{left}    {which:5s}  {own[f'own-{which}']:.1e}       {own[f'all-{which}']:.5f}        {member:.4f}"
@@ -58,24 +60,24 @@ def _theory_lines(settings: Any, found: Any) -> list[str]:
 
 
 def _descent_lines(settings: Any, found: Any) -> list[str]:
-    members = settings.descent_members
-    measured, predicted = found["descent-measured"], found["descent-predicted"]
+    predicted = found["descent-theory"]
     lines = [
-        f"Gradient descent (rate {settings.descent_rate:g}, {settings.descent_steps} steps, mean loss, full batches),",
-        f"{settings.descent_pairs} pairs under T, width {settings.descent_width}",
-        f"validation RMSE of the infinite ensemble: {predicted['rmse']:.3f}",
-        f"± standard errors over {members} members",
-        "error    set    orbit MSE of a member               of infinitely many",
-        "under           measured           theory           measured, extrapolated  theory",
+        f"Gradient descent (rate {settings.descent_rate:g}, {settings.descent_steps} steps, mean loss, full batches), "
+        f"{settings.descent_pairs} pairs under T;",
+        f"validation RMSE of the infinite ensemble {predicted['rmse']:.3f}; "
+        f"± standard errors over {settings.descent_members} members",
+        "error    set    width    orbit MSE of a member   of infinitely many, extrapolated",
+        "under",
     ]
     for group in ("T", "SO(3)"):
         for name in TITLES:
-            (member, _, b), (error, _, b_error) = parts(measured[f"{group}-{name}"])
+            for width in settings.descent_widths:
+                (member, _, b), (error, _, b_error) = parts(found[f"descent-{width}"][f"{group}-{name}"])
+                lines.append(
+                    f"{group:7s}  {name:5s}  {width:6d}   {member:.4f} ± {error:.4f}         {b:8.5f} ± {b_error:.5f}"
+                )
             says, _, floor = predicted[f"{group}-{name}"]
-            lines.append(
-                f"{group:7s}  {name:5s}  {member:.4f} ± {error:.4f}    {says:.4f}           "
-                f"{b:8.5f} ± {b_error:.5f}      {floor:.5f}"
-            )
+            lines.append(f"{group:7s}  {name:5s}  theory   {says:.4f}                  {floor:8.5f}")
     return lines
 
 
@@ -112,8 +114,10 @@ def _adam_figure(settings: Any, found: Any) -> Figure:
         below.minorticks_off()
     axes[0].set_ylabel("orbit MSE, SO(3)")
     axes[3].set_ylabel("orbit MSE, zoom")
-    axes[0].legend()
-    axes[3].legend(title="± standard error over members", title_fontsize=7)
+    shown = zip(*(ax.get_legend_handles_labels() for ax in (axes[0], axes[3])), strict=True)
+    handles, labels = ([one for pair in zip(*kind, strict=True) for one in pair] for kind in shown)
+    title = "shaded: ± one standard deviation of members; bars: ± standard error over members"
+    fig.legend(handles, labels, loc="outside lower center", ncols=len(settings.widths), title=title)
     return fig
 
 
@@ -137,16 +141,16 @@ def _groups_figure(settings: Any, found: Any) -> Figure:
 def _descent_figure(settings: Any, found: Any) -> Figure:
     """Orbit MSE against the size of the ensemble, trained and predicted, under T and under all rotations."""
     fig, axes = plotting.panels(3, sharey=True, width=3.0, height=2.8)
-    sizes = powers(settings.descent_members)
+    sizes, widest = powers(settings.descent_members), settings.descent_widths[-1]
     for ax, (name, title) in zip(axes, TITLES.items(), strict=True):
         for number, (group, label) in enumerate({"T": "T, which augments", "SO(3)": "all rotations"}.items()):
-            means, errors = of_ensembles(found["descent-measured"][f"{group}-{name}"], sizes)
-            says = expected_of_ensembles(found["descent-predicted"][f"{group}-{name}"], sizes)
+            means, errors = of_ensembles(found[f"descent-{widest}"][f"{group}-{name}"], sizes)
+            says = expected_of_ensembles(found["descent-theory"][f"{group}-{name}"], sizes)
             plotting.measured(ax, sizes, means, errors, number=number, label=f"measured, {label}")
             plotting.predicted(ax, sizes, says, number=number, label=f"theory, {label}")
         ax.set(title=title, xlabel="members of the ensemble", xscale="log", yscale="log")
         ax.set_xticks(sizes, [str(size) for size in sizes])
         ax.minorticks_off()
     axes[0].set_ylabel("orbit MSE")
-    axes[0].legend(title="± standard error over members", title_fontsize=7)
+    axes[1].legend(title="± standard error over members", title_fontsize=7, loc="lower left")
     return fig

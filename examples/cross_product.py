@@ -53,7 +53,7 @@ class Settings:
     law_turns: int = 20
     # descent
     descent_pairs: int = 10
-    descent_width: int = 512
+    descent_widths: tuple[int, ...] = (128, 512)
     descent_members: int = 24
     descent_rate: float = 4.0
     descent_steps: int = 250
@@ -69,7 +69,7 @@ PRESETS = {
         law_points=100,
         law_turns=100,
         descent_pairs=100,
-        descent_width=2048,
+        descent_widths=(512, 2048),
         descent_members=1000,
     ),
     # Shapes that agree, so that little has to be compiled.
@@ -88,7 +88,7 @@ PRESETS = {
         law_points=2,
         law_turns=12,
         descent_pairs=2,
-        descent_width=8,
+        descent_widths=(8,),
         descent_members=3,
         descent_steps=3,
     ),
@@ -132,9 +132,10 @@ def compute(settings: Settings, data: Data, results: Results) -> None:
     with double_precision():
         for name in settings.augmentations:
             results.part(f"theory-{name}", theory, settings, data.ready(), name)
-    results.part("descent-measured", descent, settings, data.ready(), results)
+    for width in settings.descent_widths:
+        results.part(f"descent-{width}", descent, settings, data.ready(), results, width)
     with double_precision():
-        results.part("descent-predicted", descent_theory, settings, data.ready())
+        results.part("descent-theory", descent_theory, settings, data.ready())
 
 
 def adam(settings: Settings, data: Data, results: Results, width: int) -> dict[str, Any]:
@@ -178,12 +179,12 @@ def theory(settings: Settings, data: Data, name: str) -> dict[str, Any]:
     return found
 
 
-def descent(settings: Settings, data: Data, results: Results) -> dict[str, Any]:
+def descent(settings: Settings, data: Data, results: Results, width: int) -> dict[str, Any]:
     """Products of errors under T and under random rotations, after gradient descent on data augmented by T."""
     problems = _problems(settings, data)
     run = results.train(
-        "descent-measured",
-        ensembles.mlp((settings.descent_width,) * 2, 3, W_std=W_STD, b_std=B_STD),
+        f"descent-{width}",
+        ensembles.mlp((width, width), 3, W_std=W_STD, b_std=B_STD),
         augment(*problems["T"][0].train),
         members=settings.descent_members,
         steps=settings.descent_steps,
