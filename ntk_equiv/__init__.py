@@ -5,6 +5,8 @@ The library follows one line of thought, and this is where its parts lie on it:
 - `stax` builds an architecture as a triple `(init_fn, apply_fn, kernel_fn)`, the last of which knows the NNGP and the
   neural tangent kernel of the infinitely wide network;
 - `gram` evaluates any such `kernel_fn` on many points, in tiles of bounded memory;
+- `empirical` has the kernels of networks of finite width: `empirical_kernel_fn` those of any one network,
+  `monte_carlo_kernel_fn` their mean over random ones;
 - `groups` are finite groups with their irreps, and the rotation groups; `reps` are the ways in which they act on
   vectors, images and graphs;
 - `augment` makes a training set of all images of given points under a group;
@@ -29,6 +31,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
     from ntk_equiv import (
         bounds,
         datasets,
+        empirical,
         ensembles,
         filters,
         groups,
@@ -41,6 +44,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
         theorems,
     )
     from ntk_equiv._gram import gram
+    from ntk_equiv.empirical import empirical_kernel_fn, monte_carlo_kernel_fn
     from ntk_equiv.infinite import InfiniteEnsemble, ensemble_cov, ensemble_mean
     from ntk_equiv.orbits import augment
 
@@ -49,6 +53,8 @@ __all__ = [
     "augment",
     "bounds",
     "datasets",
+    "empirical",
+    "empirical_kernel_fn",
     "ensemble_cov",
     "ensemble_mean",
     "ensembles",
@@ -58,6 +64,7 @@ __all__ = [
     "infinite",
     "interop",
     "metrics",
+    "monte_carlo_kernel_fn",
     "plotting",
     "reps",
     "stax",
@@ -70,6 +77,8 @@ _HOME = {
     "augment": "ntk_equiv.orbits",
     "bounds": "ntk_equiv.bounds",
     "datasets": "ntk_equiv.datasets",
+    "empirical": "ntk_equiv.empirical",
+    "empirical_kernel_fn": "ntk_equiv.empirical",
     "ensemble_cov": "ntk_equiv.infinite",
     "ensemble_mean": "ntk_equiv.infinite",
     "ensembles": "ntk_equiv.ensembles",
@@ -79,6 +88,7 @@ _HOME = {
     "infinite": "ntk_equiv.infinite",
     "interop": "ntk_equiv.interop",
     "metrics": "ntk_equiv.metrics",
+    "monte_carlo_kernel_fn": "ntk_equiv.empirical",
     "plotting": "ntk_equiv.plotting",
     "reps": "ntk_equiv.reps",
     "stax": "ntk_equiv.stax",

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv import interop, stax
+from tests.architectures import arcsine_dual
 from tests.laws.test_kernels import as_matrix
 from tests.tolerances import ORACLE, assert_close
 
@@ -16,8 +17,16 @@ nt = interop.neural_tangents()
 
 stds = st.sampled_from([0.7, 1.0, 1.4])
 biases = st.sampled_from([None, 0.0, 0.3])
-activations = st.sampled_from(
+norms = st.sampled_from([[], [("LayerNorm",)], [("LayerNorm", -1, 0.2)]])
+functions = st.sampled_from(
     [
+        ("Sigmoid_like",),
+        ("Rbf", 0.3),
+        ("Gaussian", 1.2, -0.4),
+        ("Exp", 0.5, 0.3),
+        ("Polynomial", (0.1, 0.4, 0.1)),
+        ("Elementwise", jax.scipy.special.erf, arcsine_dual),
+        ("unit Hermite", 3),
         ("Relu",),
         ("LeakyRelu", 0.2),
         ("ABRelu", -0.3, 1.1),
@@ -28,31 +37,71 @@ activations = st.sampled_from(
         ("Cos",),
     ]
 )
+# Not inside branches, whose widths neural-tangents learns by evaluating the finite network.
+activations = st.one_of(functions, st.just(("ExpNormalized", 0.7, -0.8)))
+# For vectors only: on grids with all pairs of positions, neural-tangents takes the covariance of any two for one.
+signs = st.just(("Sign",))
+# Once and last, for the sake of overflow.
+powers = st.sampled_from([("Monomial", 2), ("Monomial", 3), ("Exp",)])
+dropout = st.sampled_from([[], [("Dropout", 0.8)]])
+
+
+# What is put beside an unchanged branch; only sums are Gaussian, as the next activation wants it.
+BESIDE = [
+    lambda inner: [("FanInSum", inner)],
+    lambda inner: [("FanInProd", inner), ("Dense", 8)],
+    lambda inner: [("FanInConcat", [*inner, ("Dense", 5)]), ("Dense", 8)],
+]
+
+
+@st.composite
+def dense_layers(draw, out=8):
+    """In either parameterization."""
+    return ("Dense", out, draw(stds), draw(biases), 0, -1, draw(st.sampled_from(["ntk", "ntk", "standard"])))
+
+
+@st.composite
+def attention_layers(draw):
+    """None, or one with a closed form."""
+    linear = draw(st.booleans())
+    mechanism = draw(st.sampled_from(["SOFTMAX", "IDENTITY", "ABS", "RELU"])) if linear else "IDENTITY"
+    stds_and_bias = (*(draw(stds) for _ in range(4)), draw(biases))
+    kind, decay = draw(st.sampled_from(["NONE", "SUM", "CONCAT"])), draw(st.sampled_from([None, decaying]))
+    embedding = (kind, 2, decay, None, draw(stds), draw(st.booleans()))
+    layer = ("GlobalSelfAttention", 4, 4, 4, 2, linear, *stds_and_bias, mechanism, *embedding)
+    return draw(st.sampled_from([[], [layer, *draw(norms)]]))
+
+
+def decaying(distance):
+    """Covariance of positional embeddings."""
+    return jnp.exp(-distance / 3)
 
 
 @st.composite
 def vector_layers(draw, depth):
-    """Descriptions of layers that act on vectors: `(name, *arguments)`, or a residual block around such."""
+    """Descriptions of layers that act on vectors: `(name, *arguments)`, or a fan-in with the layers of one branch."""
     layers = []
     for _ in range(draw(st.integers(1, depth))):
-        layers.append(("Dense", 8, draw(stds), draw(biases)))
+        layers += [draw(dense_layers()), *draw(norms)]
         if draw(st.booleans()):
-            inner = [("Dense", 8, draw(stds), draw(biases)), draw(activations), ("Dense", 8, draw(stds))]
-            layers.append(("residual", inner))
-        layers.append(draw(activations))
-    return [*layers, ("Dense", 1, draw(stds), draw(biases))]
+            inner = [draw(dense_layers()), draw(functions), ("Dense", 8, draw(stds))]
+            layers += draw(st.sampled_from(BESIDE))(inner)
+        layers += [draw(st.one_of(activations, signs)), *draw(dropout)]
+    if draw(st.booleans()):
+        layers += [("Dense", 8, 0.7), draw(powers)]
+    return [*layers, draw(dense_layers(1))]
 
 
 @st.composite
 def image_layers(draw):
-    """Convolutions, pools, and an end."""
+    """Convolutions, attention, pools, and an end."""
     layers = []
     for _ in range(draw(st.integers(1, 2))):
         padding = draw(st.sampled_from(["SAME", "VALID", "CIRCULAR"]))
         shape = draw(st.sampled_from([(1, 2), (2, 2), (3, 2)]))
         strides = draw(st.sampled_from([None, (1, 2)]))
         layers.append(("Conv", 4, shape, strides, padding, draw(stds), draw(biases)))
-        layers.append(draw(activations))
+        layers += [*draw(norms), draw(activations), *draw(dropout), *draw(attention_layers())]
         if draw(st.booleans()):
             layers.append(("AvgPool", (2, 1), (1, 1), draw(st.sampled_from(["SAME", "CIRCULAR"]))))
     end = draw(st.sampled_from([[("Flatten",)], [("GlobalAvgPool",)], [("GlobalSumPool",)]]))
@@ -61,10 +110,12 @@ def image_layers(draw):
 
 def build(module, layers):
     def one(name, *arguments):
-        if name != "residual":
+        if name == "unit Hermite":  # Of unit variance, as neural-tangents assumes.
+            return module.serial(module.Rbf(0.3), module.Dense(8), module.Hermite(*arguments))
+        if not name.startswith("FanIn"):
             return getattr(module, name)(*arguments)
         branches = module.parallel(build(module, arguments[0]), module.Identity())
-        return module.serial(module.FanOut(2), branches, module.FanInSum())
+        return module.serial(module.FanOut(2), branches, getattr(module, name)())
 
     return module.serial(*(one(*layer) for layer in layers))
 

@@ -43,6 +43,31 @@ def test_gradients_are_finite_everywhere(activation, b_std, get, dtype):
         assert all(jnp.isfinite(slope).all() for slope in slopes)
 
 
+FURTHER = {
+    "gaussian": stax.Gaussian(1.0, -0.5),
+    "exp": stax.Exp(0.5, 0.4),
+    "exp-normalized": stax.ExpNormalized(),
+    "polynomial": stax.Polynomial([0.2, 0.5, -0.3]),
+    "rbf": stax.Rbf(0.2),
+    "sign": stax.Sign(),
+    "elementwise": stax.Elementwise(None, lambda k, q1, q2: jnp.arctan(k) * jnp.sqrt((1 + q1) * (1 + q2))),
+}
+
+
+@pytest.mark.parametrize("activation", FURTHER.values(), ids=FURTHER)
+def test_gradients_of_further_activations(activation):
+    """Finite at coincident, opposite, parallel and vanishing samples; elsewhere those of finite differences."""
+    kernel_fn = dense(activation, b_std=None)
+    x, y = jnp.asarray(X), jnp.asarray(np.random.default_rng(4).normal(size=(1, 3)))
+    value = jax.jit(jax.vmap(jax.value_and_grad(lambda a, b: kernel_fn(a, b, "ntk")[0, 0], argnums=(0, 1))))
+    step = 1e-6
+    left = jnp.stack([x, x, x, 0 * x, 0 * x, x, x + step * y, x - step * y])
+    right = jnp.stack([x, -x, 2 * x, x, 0 * x, y, y, y])
+    values, slopes = value(left, right)
+    assert all(jnp.isfinite(leaf).all() for leaf in (values, *slopes))
+    np.testing.assert_allclose(jnp.sum(slopes[0][5] * y), (values[6] - values[7]) / (2 * step), rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
 def test_gradients_of_convolutional_kernels_are_finite(activation):
     kernel_fn = convolutional(activation)
@@ -50,6 +75,16 @@ def test_gradients_of_convolutional_kernels_are_finite(activation):
     for right in (image, -image, 0 * image):
         slope = jax.grad(lambda a, b: kernel_fn(a, b, "ntk")[0, 0])(image, right)
         assert jnp.isfinite(slope).all()
+
+
+def test_gradients_through_normalisation_and_attention_are_finite():
+    normalized = stax.serial(stax.Dense(1), stax.LayerNorm(), stax.Relu(), stax.Dense(1))
+    attention = stax.GlobalSelfAttention(1, 1, 1, 1, pos_emb_type="SUM", val_pos_emb=True, W_pos_emb_std=0.0)
+    kernel_fn = stax.serial(normalized, attention, stax.LayerNorm(), stax.Abs(), stax.Flatten())[2]
+    value = jax.jit(jax.value_and_grad(lambda a, b: kernel_fn(a, b, "ntk")[0, 0], argnums=(0, 1)))
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 3, 2)), jnp.float32)
+    for left, right in [(x, x), (x, -x), (0 * x, x), (0 * x, 0 * x)]:
+        assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(value(left, right)))
 
 
 @pytest.mark.parametrize("activation", [stax.Relu(), stax.Abs(), stax.Erf()])
@@ -100,6 +135,21 @@ def test_convolutional_hyperparameters_have_gradients():
 
     difference = (total(1.3 + 1e-6) - total(1.3 - 1e-6)) / 2e-6
     np.testing.assert_allclose(jax.grad(total)(1.3), difference, rtol=1e-7)
+
+
+def test_hyperparameters_of_attention_and_normalisation_have_gradients():
+    x = jnp.asarray(np.random.default_rng(3).normal(size=(2, 3, 2)))
+
+    def total(stds):
+        attention = stax.GlobalSelfAttention(
+            1, 1, 1, 1, True, stds[0], stds[1], b_std=stds[2], pos_emb_type="CONCAT", W_pos_emb_std=stds[3]
+        )
+        return stax.serial(attention, stax.LayerNorm(eps=stds[4]), stax.Erf(), stax.Flatten())[2](x, None, "ntk").sum()
+
+    stds, step = jnp.array([1.3, 0.8, 0.2, 0.9, 0.4]), 1e-6
+    total = jax.jit(total)
+    differences = [(total(stds + step * e) - total(stds - step * e)) / (2 * step) for e in jnp.eye(5)]
+    np.testing.assert_allclose(jax.grad(total)(stds), differences, rtol=1e-7)
 
 
 def test_second_derivatives_of_the_covariance_are_finite_at_coincident_samples():
