@@ -18,6 +18,8 @@ The library follows one line of thought, and this is where its parts lie on it:
 - `metrics` measure how invariant their predictions are;
 - `datasets` are the problems and image sets of the paper, each with its symmetry;
 - `plotting` draws figures, in one style;
+- `planning` puts all this together for data of your own: how many members, how long to train, how large an error, on
+  which inputs; also from the command line, as `ntk-equiv plan`;
 - `interop` lets networks written for neural-tangents take part.
 
 Importing `ntk_equiv` is cheap: each part is loaded when it is first used.
@@ -38,6 +40,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
         infinite,
         interop,
         metrics,
+        planning,
         plotting,
         reps,
         stax,
@@ -65,6 +68,7 @@ __all__ = [
     "interop",
     "metrics",
     "monte_carlo_kernel_fn",
+    "planning",
     "plotting",
     "reps",
     "stax",
@@ -89,6 +93,7 @@ _HOME = {
     "interop": "ntk_equiv.interop",
     "metrics": "ntk_equiv.metrics",
     "monte_carlo_kernel_fn": "ntk_equiv.empirical",
+    "planning": "ntk_equiv.planning",
     "plotting": "ntk_equiv.plotting",
     "reps": "ntk_equiv.reps",
     "stax": "ntk_equiv.stax",

@@ -5,7 +5,7 @@ predicts. What it trains is any Linen module, an NNX factory `rngs -> module`, a
 (also as a Linen module, `to_flax`, or as a pair, `as_pair`); `mlp`, `fashion_cnn` and `histology_cnn` are ready.
 
 - on CPUs, call `use_cores` at the top of a script: members are then trained side by side, one on each core;
-- `untrained` is the ensemble with which `train` begins;
+- `untrained` is the ensemble with which `train` begins, `expected_layout` how its members would lie on devices;
 - `log_steps` are times at which to record, evenly spaced in the logarithm;
 - `compare_with_theory` holds mean and variance of a run against those of the infinite ensemble;
 - `bootstrapped` means are those of smaller ensembles drawn from a large one.
@@ -20,7 +20,7 @@ from ntk_equiv.ensembles._model import as_pair, to_flax
 from ntk_equiv.ensembles._networks import fashion_cnn, histology_cnn, mlp
 from ntk_equiv.ensembles._run import Run, bootstrapped
 from ntk_equiv.ensembles._train import train
-from ntk_equiv.ensembles._untrained import untrained
+from ntk_equiv.ensembles._untrained import expected_layout, untrained
 
 __all__ = [
     "Comparison",
@@ -32,6 +32,7 @@ __all__ = [
     "as_pair",
     "bootstrapped",
     "compare_with_theory",
+    "expected_layout",
     "fashion_cnn",
     "histology_cnn",
     "log_steps",

@@ -9,10 +9,42 @@ import numpy as np
 from ntk_equiv._check import positive_integer, refusal
 from ntk_equiv.ensembles._configuration import parameter_specs, spec
 from ntk_equiv.ensembles._history import History
-from ntk_equiv.ensembles._layout import activation_bytes, layout_of
+from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of
 from ntk_equiv.ensembles._loop import initial_params, raw_key
 from ntk_equiv.ensembles._model import model_of
 from ntk_equiv.ensembles._run import Run
+
+
+def expected_layout(
+    module: Any,
+    x: Any,
+    /,
+    *,
+    members: int,
+    layout: str = "auto",
+    chunk: int | None = None,
+    devices: Sequence[Any] | None = None,
+) -> Layout:
+    """How members would be laid out over devices, by `train` in steps of such inputs, or by `untrained`.
+
+    Args:
+        module: as for `train`.
+        x: a batch of inputs, or their shapes as `jax.ShapeDtypeStruct`.
+        members: how many.
+        layout: as for `train`.
+        chunk: likewise.
+        devices: likewise.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import ensembles
+        >>> ensembles.expected_layout(ensembles.mlp((512,), 1), jnp.ones((128, 25)), members=1).members
+        1
+    """
+    model = model_of(module)
+    structure = jax.eval_shape(model.init, jax.random.key(0), x)
+    bytes_each = 0 if layout == "map" else activation_bytes(model.apply, structure, x)
+    return layout_of(members, layout, chunk=chunk, devices=devices, bytes_each=bytes_each)
 
 
 def untrained(
@@ -64,8 +96,7 @@ def untrained(
         raise refusal("x", expected="at least one sample", got="none", fix="Pass inputs [n, ...].")
     example = jax.tree.map(lambda leaf: np.asarray(leaf[:1]), x)
     structure = jax.eval_shape(model.init, jax.random.key(0), example)
-    bytes_each = 0 if layout == "map" else activation_bytes(model.apply, structure, x)
-    where = layout_of(members, layout, chunk=chunk, devices=devices, bytes_each=bytes_each)
+    where = expected_layout(module, x, members=members, layout=layout, chunk=chunk, devices=devices)
     numbers, key_impl = raw_key(key)
     shared = where.share((numbers, example))
     params = initial_params(model, where, key_impl, where.deal(np.arange(members, dtype=np.int32)), *shared)
