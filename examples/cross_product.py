@@ -1,0 +1,248 @@
+"""Ensembles that learn the cross product of two vectors, which turns with them: Ra × Rb = R(a × b).
+
+Three parts, each looked at on training, test and out-of-distribution pairs:
+
+    adam      As in the paper: perceptrons with two hidden layers, 100 pairs augmented by 10 random rotations, Adam.
+              This is an experiment; Adam, batches, and rotations that form no group are outside of the theory.
+    theory    Infinite ensembles, trained by gradient flow on the same pairs augmented by the rotations of a
+              tetrahedron (T), an octahedron (O) or an icosahedron (I), and by the 10 random rotations. The mean is
+              exactly equivariant under the group that augments; what is left under all other rotations is computed.
+    descent   An ensemble trained by gradient descent on pairs augmented by T, against what theory says about it.
+
+The error is the orbit MSE, the mean square of f(gx) − g f(x) over rotations, points and the three components.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from _cross_product_figures import figures, table
+from _experiment import Experiment, Results, double_precision
+from _orbit_errors import orbit_products, predicted_parts, products, with_orbit
+
+from ntk_equiv import InfiniteEnsemble, augment, bounds, ensembles, filters, groups, reps, stax
+from ntk_equiv.datasets import LabelledSet, Splits, cross_product
+
+SETS = ("train", "test", "ood")
+W_STD, B_STD = 2**0.5, 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Sizes; of each set, `orbits` points are looked at, turned by `turns` rotations."""
+
+    pairs: int = 100
+    validation: int = 1000
+    rotations: int = 10
+    orbits: int = 20
+    turns: int = 100
+    # adam
+    widths: tuple[int, ...] = (32, 128, 512)
+    members: int = 16
+    rate: float = 0.02
+    batch_size: int = 50
+    epochs: int = 50
+    averaged: int = 5
+    # theory
+    augmentations: tuple[str, ...] = ("random", "T", "O", "I")
+    t: float = 1000.0
+    law_points: int = 4
+    law_turns: int = 20
+    # descent
+    descent_pairs: int = 10
+    descent_widths: tuple[int, ...] = (128, 512)
+    descent_members: int = 24
+    descent_rate: float = 4.0
+    descent_steps: int = 250
+    seed: int = 0
+
+
+PRESETS = {
+    "quick": Settings(),
+    "paper": Settings(
+        orbits=1000,
+        widths=(128, 512, 1024),
+        members=100,
+        law_points=100,
+        law_turns=100,
+        descent_pairs=100,
+        descent_widths=(512, 2048),
+        descent_members=1000,
+    ),
+    # Shapes that agree, so that little has to be compiled.
+    "test": Settings(
+        pairs=2,
+        validation=2,
+        rotations=2,
+        orbits=2,
+        turns=12,
+        widths=(8,),
+        members=3,
+        batch_size=4,
+        epochs=2,
+        averaged=1,
+        augmentations=("T",),
+        law_points=2,
+        law_turns=12,
+        descent_pairs=2,
+        descent_widths=(8,),
+        descent_members=3,
+        descent_steps=3,
+    ),
+}
+
+
+class Data(NamedTuple):
+    """Pairs of vectors, the rotations that augment them, and those under which errors are measured."""
+
+    pairs: Splits
+    rotations: Any
+    turns: Any
+
+    def ready(self) -> "Data":
+        """The same in the precision of the moment: single where networks are trained, double for theory."""
+        return jax.tree.map(jnp.asarray, self)
+
+    def under(self, group: groups.FiniteGroup) -> Splits:
+        """The pairs, with a finite group of rotations acting on them."""
+        actions = {"rep_x": reps.matrix(group, np.kron(np.eye(2), group.matrices)), "rep_y": reps.matrix(group)}
+        return Splits(*(one._replace(**actions) for one in self.pairs))
+
+
+def load(settings: Settings, data_dir: Any) -> Data:
+    """All that is drawn, in double precision."""
+    keys = jax.random.split(jax.random.key(settings.seed), 3)
+    sizes = {"train": settings.pairs, "test": settings.validation, "ood": settings.orbits}
+    with double_precision():
+        pairs = cross_product(keys[0], **sizes)
+        rotations, turns = (
+            groups.SO3.sample(key, count)
+            for key, count in zip(keys[1:], (settings.rotations, settings.turns), strict=True)
+        )
+        return jax.tree.map(np.asarray, Data(pairs, rotations, turns))
+
+
+def compute(settings: Settings, data: Data, results: Results) -> None:
+    """All three parts."""
+    for width in settings.widths:
+        results.part(f"adam-{width}", adam, settings, data.ready(), results, width)
+    with double_precision():
+        for name in settings.augmentations:
+            results.part(f"theory-{name}", theory, settings, data.ready(), name)
+    for width in settings.descent_widths:
+        results.part(f"descent-{width}", descent, settings, data.ready(), results, width)
+    with double_precision():
+        results.part("descent-theory", descent_theory, settings, data.ready())
+
+
+def adam(settings: Settings, data: Data, results: Results, width: int) -> dict[str, Any]:
+    """Products of equivariance errors and of validation errors between members, averaged over the last epochs."""
+    train, y = augment(*data.pairs.train, elements=data.rotations), data.pairs.test.y
+    few = {name: getattr(data.pairs, name).take(slice(settings.orbits)) for name in SETS}
+    record: dict[str, Any] = {name: _record(points, data.turns) for name, points in few.items()}
+    record["validation"] = data.pairs.test.x, lambda predictions: products(predictions - y[None])
+    per_epoch = -(-train.size // settings.batch_size)
+    run = results.train(
+        f"adam-{width}",
+        ensembles.mlp((width, width), 3, W_std=W_STD, b_std=B_STD),
+        train,
+        members=settings.members,
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        optimizer=optax.adam(settings.rate),
+        key=jax.random.key(settings.seed + 1),
+        record=record,
+        record_at=[per_epoch * (settings.epochs - i) for i in range(settings.averaged)],
+    )
+    return {name: values.mean(axis=0) for name, values in run.records.items()}
+
+
+def theory(settings: Settings, data: Data, name: str) -> dict[str, Any]:
+    """The infinite ensemble on data augmented by a group, or by random rotations."""
+    if name == "random":
+        own, elements, train = data.pairs, data.rotations, augment(*data.pairs.train, elements=data.rotations)
+    else:
+        own = data.under(groups.polyhedral(name))
+        elements, train = None, augment(*own.train)
+    flow, method = filters.gradient_flow(1.0), "dense" if name == "random" else "reduced"
+    ens = InfiniteEnsemble(_kernel_fn(), train, flow, reduction="mean", method=method)
+    found = {"order": train.order, "rmse": _rmse(ens, data, settings.t)}
+    for which in SETS:
+        few, same = (getattr(sets, which).take(slice(settings.orbits)) for sets in (data.pairs, own))
+        found[f"own-{which}"] = _error_of_mean(ens, same, settings.t, elements)
+        found[f"all-{which}"] = _error_of_mean(ens, few, settings.t, data.turns)
+        law = _law(ens, few.take(slice(settings.law_points)), settings.t, data.turns[: settings.law_turns])
+        found[f"law-{which}"] = predicted_parts(law)
+    return found
+
+
+def descent(settings: Settings, data: Data, results: Results, width: int) -> dict[str, Any]:
+    """Products of errors under T and under random rotations, after gradient descent on data augmented by T."""
+    problems = _problems(settings, data)
+    run = results.train(
+        f"descent-{width}",
+        ensembles.mlp((width, width), 3, W_std=W_STD, b_std=B_STD),
+        augment(*problems["T"][0].train),
+        members=settings.descent_members,
+        steps=settings.descent_steps,
+        optimizer=optax.sgd(settings.descent_rate),
+        key=jax.random.key(settings.seed + 2),
+        record={
+            f"{group}-{name}": _record(getattr(sets, name), elements)
+            for group, (sets, elements) in problems.items()
+            for name in SETS
+        },
+    )
+    return {name: values[-1] for name, values in run.records.items()}
+
+
+def descent_theory(settings: Settings, data: Data) -> dict[str, Any]:
+    """What theory says about `descent`."""
+    problems, t = _problems(settings, data), settings.descent_steps
+    train, rule = augment(*problems["T"][0].train), filters.gradient_descent(settings.descent_rate)
+    ens = InfiniteEnsemble(_kernel_fn(), train, rule, reduction="mean", method="reduced")
+    laws = {
+        f"{group}-{name}": predicted_parts(_law(ens, getattr(sets, name), t, elements))
+        for group, (sets, elements) in problems.items()
+        for name in SETS
+    }
+    return laws | {"rmse": _rmse(ens, data, t)}
+
+
+def _problems(settings: Settings, data: Data) -> dict[str, tuple[Splits, Any]]:
+    """Some of the pairs under the group T, and under some rotations of SO(3)."""
+    T, few = groups.polyhedral("T"), slice(settings.descent_pairs)
+    problems = {"T": (data.under(T), np.arange(T.order)), "SO(3)": (data.pairs, data.turns[: settings.law_turns])}
+    return {group: (Splits(*(one.take(few) for one in sets)), g) for group, (sets, g) in problems.items()}
+
+
+def _kernel_fn() -> Any:
+    """Of the infinitely wide network, whose finite ones are made by `ensembles.mlp`."""
+    hidden = (stax.Dense(1, W_STD, B_STD), stax.Relu())
+    return stax.serial(*hidden, *hidden, stax.Dense(3, 1.0, B_STD)).kernel_fn
+
+
+def _record(points: LabelledSet, elements: Any) -> tuple[Any, Any]:
+    return with_orbit(points.x, points.rep_x, elements), orbit_products(points.rep_y, elements)
+
+
+def _error_of_mean(ens: InfiniteEnsemble, points: LabelledSet, t: float, elements: Any) -> Any:
+    """The orbit MSE of the mean prediction."""
+    inputs, products_of = _record(points, elements)
+    return products_of(ens.mean(inputs, t)[None])[0, 0]
+
+
+def _law(ens: InfiniteEnsemble, points: LabelledSet, t: float, elements: Any) -> bounds.OrbitDeviation:
+    return bounds.orbit_deviation(ens, points.x, t, rep_x=points.rep_x, rep_y=points.rep_y, elements=elements)
+
+
+def _rmse(ens: InfiniteEnsemble, data: Data, t: float) -> Any:
+    """The root mean square error of the mean prediction on the validation set."""
+    return jnp.sqrt(jnp.mean((ens.mean(data.pairs.test.x, t) - data.pairs.test.y) ** 2))
+
+
+if __name__ == "__main__":
+    raise SystemExit(Experiment("cross_product", __doc__, PRESETS, load, compute, table, figures).main())
