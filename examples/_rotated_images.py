@@ -85,7 +85,7 @@ def rotated(x, matrices):
 
     def turned(matrix):
         before = matrix.T.astype(x.dtype) @ offsets
-        places = [centre[0] - before[1], centre[1] + before[0]]
+        places = [float(centre[0]) - before[1], float(centre[1]) + before[0]]
         one = lambda plane: map_coordinates(plane, places, order=1, mode="constant")  # noqa: E731
         planes = jnp.moveaxis(x, -1, 1).reshape(-1, *x.shape[1:3])
         moved = jax.vmap(one)(planes).reshape(x.shape[0], x.shape[3], *x.shape[1:3])
