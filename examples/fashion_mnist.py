@@ -25,6 +25,8 @@ from _rotated_images import SETS, pictures
 from ntk_equiv import ensembles, plotting
 
 SO2_SETS = ("fashion", "mnist")
+MEMBERS = {"color": "black", "linestyle": ":", "linewidth": 1, "label": "members (median)"}
+INVARIANT = {"linewidth": 0.8, "linestyle": (0, (1, 3))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,60 +101,63 @@ def figures(settings, found):
 
 def osp_figure(settings, found, name):
     """As Figure 2 of the paper: on the left all groups, on the right the ensembles of the largest one."""
-    epochs = np.arange(settings.epochs + 1)
-    fig, (left, right) = plotting.panels(2, width=3.6, height=3.0)
+    fig, (left, right) = plotting.panels(2, width=3.7, height=3.2)
     for number, order in enumerate(settings.orders):
-        part = found[f"C{order}"]
-        curve(left, epochs, part, name, -1, f"C{order}", number)
-        left.axhline(order, color=plotting.COLOURS[number], linewidth=0.8, linestyle=(0, (1, 3)))
+        curve(left, settings, found, order, name, number)
+        left.axhline(order, color=plotting.COLOURS[number], **INVARIANT)
     order = settings.orders[-1]
-    part = found[f"C{order}"]
+    part, epochs = found[f"C{order}"], np.arange(settings.epochs + 1)
     for number, size in enumerate(settings.sizes):
         values, errors = part[f"{name}.osp"][:, number], total_error(part, name)[:, number]
         plotting.measured(right, epochs, values, errors, label=f"M = {size}", number=number, joined=True)
-    median = np.median(part[f"{name}.members"], axis=1)
-    right.plot(epochs, median, ":", color="black", label="members (median)")
-    right.axhline(order, color="black", linewidth=0.8, linestyle=(0, (1, 3)))
-    left.set_title(f"ensembles of {settings.sizes[-1]}, and the quartiles of members", loc="left")
-    right.set_title(f"C{order}: ensembles of M", loc="left")
+    right.plot(epochs, np.median(part[f"{name}.members"], axis=1), **MEMBERS)
+    right.axhline(order, color="black", **INVARIANT)
+    left.set_title(f"ensembles of {settings.sizes[-1]}; bands: quartiles of members", loc="left")
+    right.set_title(f"C{order}: ensembles of M members", loc="left")
     left.set_ylabel(f"orbit same prediction\non {SETS[name]}")
+    left.set_ylim(bottom=0)
     for ax in (left, right):
-        ax.set(xlabel="epoch", xticks=epochs[:: max(1, len(epochs) // 6)])
-        ax.set_ylim(bottom=0 if ax is left else None)
-        ax.legend(loc="best")
+        finish(ax, settings, "standard error over pictures")
     return fig
 
 
 def so2_figure(settings, found):
     """As Figure 3 of the paper: the fraction of all rotations, for each of the groups that augmented."""
-    epochs = np.arange(settings.epochs + 1)
-    fig, axes = plotting.panels(len(SO2_SETS) + 1, width=3.2, height=3.0)
+    fig, axes = plotting.panels(len(SO2_SETS) + 1, width=3.2, height=3.2, sharey=True)
     for ax, name in zip(axes, SO2_SETS, strict=False):
         for number, order in enumerate(settings.orders):
-            curve(ax, epochs, found[f"C{order}"], f"so2-{name}", -1, f"C{order}", number)
+            curve(ax, settings, found, order, f"so2-{name}", number)
         ax.set_title(f"{SETS[name]}, M = {settings.sizes[-1]}", loc="left")
-        ax.set(xlabel="epoch", xticks=epochs[:: max(1, len(epochs) // 6)])
-    for number, name in enumerate(SO2_SETS):
-        parts = [found[f"C{order}"] for order in settings.orders]
+        finish(ax, settings, "standard error")
+    last, parts = axes[-1], [found[f"C{order}"] for order in settings.orders]
+    for number, name in enumerate(SO2_SETS, start=len(settings.orders)):
         values = [part[f"so2-{name}.osp"][-1, -1] for part in parts]
         errors = [total_error(part, f"so2-{name}")[-1, -1] for part in parts]
         members = np.array([part[f"so2-{name}.members"][-1] for part in parts])
-        plotting.orbit_curve(
-            axes[-1], settings.orders, values, members, errors=errors, label=SETS[name], number=number + 3
-        )
-    axes[-1].set_title("after the last epoch", loc="left")
-    axes[-1].set(xlabel="k of the group that augments", xticks=settings.orders)
-    axes[0].set_ylabel("fraction of SO(2) with the same prediction")
-    for ax in axes:
-        ax.set_ylim(top=1)
-        ax.legend(loc="lower right")
+        plotting.orbit_curve(last, settings.orders, values, members, errors=errors, label=SETS[name], number=number)
+    last.plot([], [], **MEMBERS)
+    last.set_title("after the last epoch", loc="left")
+    last.set(xlabel="k of the group that augments", xticks=settings.orders, ylim=(None, 1.02))
+    last.legend(loc="lower right")
+    axes[0].set_ylabel("fraction of SO(2) with\nthe same prediction")
     return fig
 
 
-def curve(ax, epochs, part, name, size, label, number):
-    """An ensemble with error bars, and the quartiles of its members."""
-    values, errors = part[f"{name}.osp"][:, size], total_error(part, name)[:, size]
-    plotting.orbit_curve(ax, epochs, values, part[f"{name}.members"], errors=errors, label=label, number=number)
+def curve(ax, settings, found, order, name, number):
+    """The largest ensemble with error bars, and the quartiles of its members, epoch by epoch."""
+    part, epochs = found[f"C{order}"], np.arange(settings.epochs + 1)
+    values, errors = part[f"{name}.osp"][:, -1], total_error(part, name)[:, -1]
+    members = part[f"{name}.members"]
+    plotting.orbit_curve(ax, epochs, values, members, errors=errors, label=f"C{order}", number=number)
+    if order == settings.orders[-1]:
+        ax.plot([], [], **MEMBERS)
+
+
+def finish(ax, settings, bars):
+    """Labels of an axis of epochs, and the legend."""
+    every = max(1, settings.epochs // 5)
+    ax.set(xlabel=f"epoch (bars: {bars})", xticks=np.arange(0, settings.epochs + 1, every))
+    ax.legend(loc="lower right")
 
 
 FASHION_MNIST = Experiment("fashion_mnist", __doc__, PRESETS, pictures, compute, table, figures)

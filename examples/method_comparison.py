@@ -160,7 +160,7 @@ def so2_figure(settings, found):
             values, errors = part["so2-mnist.osp"][:, 0], total_error(part, "so2-mnist")[:, 0]
             plotting.measured(ax, epochs, values, errors, label=f"C{order}", number=number, joined=True)
         ax.set_title(f"{METHODS[method]}, on {SETS['mnist']}", loc="left")
-        ax.set(xlabel="epoch", xticks=epochs)
+        ax.set(xlabel="epoch (bars: standard error)", xticks=epochs)
         ax.legend(loc="lower right")
     axes[0].set_ylabel("fraction of SO(2) with\nthe same prediction")
     return fig
