@@ -90,14 +90,16 @@ def test_networks_are_made_as_large_as_asked():
 
 
 def test_what_is_kept_of_orbits():
-    """Four members, three pictures under C2; members 0 and 1 change their mind about the last one, and disagree."""
+    """Four members, three pictures under C2; members 0 and 1 change their mind about the last one, and disagree.
+
+    Member 1 is louder than the others: it overrules member 0, but not all three.
+    """
     classes = np.zeros((4, 2, 3), int)
     classes[0, 1, 2] = classes[1, 0, 2] = 1
-    predictions = np.eye(2)[classes].reshape(4, 6, 2) * np.array([1, 3, 1, 1])[:, None, None]
+    predictions = np.eye(2)[classes].reshape(4, 6, 2) * np.array([1, 2.5, 1, 1])[:, None, None]
     packed = training.on_group(2, (1, 2, 4), np.array([0, 0, 1]))(jnp.asarray(predictions))
     found = {name: values[0] for name, values in training.unpacked(packed[None], (1, 2, 4)).items()}
     np.testing.assert_allclose(found["members"], [5 / 3, 5 / 3, 2, 2])
-    # The first pair follows member 1; against the other three it wins where it is alone with three votes of three.
     np.testing.assert_allclose(found["osp"], [11 / 6, (5 / 3 + 2) / 2, 2])
     np.testing.assert_allclose(found["member_accuracy"], [5 / 6, 5 / 6, 4 / 6, 4 / 6])
     np.testing.assert_allclose(found["accuracy"], [3 / 4, 3 / 4, 4 / 6])
