@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from _experiment import Experiment, double_precision
+from matplotlib.patches import Patch
 
 from ntk_equiv import InfiniteEnsemble, augment, bounds, datasets, ensembles, filters, metrics, plotting, stax
 
@@ -164,9 +165,9 @@ def figures(settings, found):
     for ax, name in zip(axes, SETS, strict=True):
         rounding = max(known[f"{name}.infinite"] for known in _theories(found)) / scale
         ax.text(0.04, 0.04, f"infinite ensemble: {rounding:.0e}", transform=ax.transAxes, fontsize=7)
-    axes[0].set_ylabel("orbit deviation of the energy,\nrelative to its standard deviation")
+    axes[0].set_ylabel("orbit deviation of the energy, relative\nto its standard deviation in the data")
     distance, axes = against_size(settings, found, "difference", expected_distance)
-    axes[0].set_ylabel("distance from the infinite ensemble,\nrelative to the standard deviation of the energy")
+    axes[0].set_ylabel("distance from the infinite ensemble,\nin the same units")
     return {"orbit_deviation": orbit, "convergence": distance}
 
 
@@ -187,12 +188,17 @@ def against_size(settings, found, quantity, expected):
             shown = [
                 mean_and_error(part[f"{name}.{quantity}.{size}"] / scale, members, size) for size in settings.sizes
             ]
-            plotting.measured(ax, settings.sizes, *zip(*shown, strict=True), label=f"width {width}", number=number)
+            beside = np.array(settings.sizes) * 1.08 ** (
+                number - (len(settings.widths) - 1) / 2
+            )  # marks do not hide marks
+            plotting.measured(ax, beside, *zip(*shown, strict=True), label=f"width {width}", number=number)
         for number, known in enumerate(_theories(found)):
-            label = "theory, infinite width" if number == 0 else None
+            label = "theory" if number == 0 else None
             plotting.predicted(ax, known["sizes"], expected(known, name) / scale, label=label)
         ax.set(xscale="log", yscale="log", xlabel="members of the ensemble, M", title=title)
-    axes[0].legend(loc="upper right", title="bands: quartiles of members", title_fontsize=7, fontsize=7)
+    handles, labels = axes[0].get_legend_handles_labels()
+    handles.append(Patch(color="gray", alpha=0.3))
+    axes[0].legend(handles, [*labels, "members, quartiles"], loc="lower left", bbox_to_anchor=(0, 0.07), fontsize=7)
     return fig, axes
 
 
