@@ -26,6 +26,7 @@ from ntk_equiv import ensembles, plotting
 
 SO2_SETS = ("fashion", "mnist")
 MEMBERS = {"color": "black", "linestyle": ":", "linewidth": 1, "label": "members (median)"}
+BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": 2}
 INVARIANT = {"linewidth": 0.8, "linestyle": (0, (1, 3))}
 
 
@@ -101,7 +102,7 @@ def figures(settings, found):
 
 def osp_figure(settings, found, name):
     """As Figure 2 of the paper: on the left all groups, on the right the ensembles of the largest one."""
-    fig, (left, right) = plotting.panels(2, width=3.7, height=3.2)
+    fig, (left, right) = plotting.panels(2, width=3.7, height=3.5)
     for number, order in enumerate(settings.orders):
         curve(left, settings, found, order, name, number)
         left.axhline(order, color=plotting.COLOURS[number], **INVARIANT)
@@ -123,7 +124,7 @@ def osp_figure(settings, found, name):
 
 def so2_figure(settings, found):
     """As Figure 3 of the paper: the fraction of all rotations, for each of the groups that augmented."""
-    fig, axes = plotting.panels(len(SO2_SETS) + 1, width=3.2, height=3.2, sharey=True)
+    fig, axes = plotting.panels(len(SO2_SETS) + 1, width=3.2, height=3.5, sharey=True)
     for ax, name in zip(axes, SO2_SETS, strict=False):
         for number, order in enumerate(settings.orders):
             curve(ax, settings, found, order, f"so2-{name}", number)
@@ -138,7 +139,7 @@ def so2_figure(settings, found):
     last.plot([], [], **MEMBERS)
     last.set_title("after the last epoch", loc="left")
     last.set(xlabel="k of the group that augments", xticks=settings.orders, ylim=(None, 1.02))
-    last.legend(loc="lower right")
+    last.legend(**BELOW)
     axes[0].set_ylabel("fraction of SO(2) with\nthe same prediction")
     return fig
 
@@ -154,10 +155,10 @@ def curve(ax, settings, found, order, name, number):
 
 
 def finish(ax, settings, bars):
-    """Labels of an axis of epochs, and the legend."""
+    """Labels of an axis of epochs, and the legend, below it because curves may be anywhere."""
     every = max(1, settings.epochs // 5)
     ax.set(xlabel=f"epoch (bars: {bars})", xticks=np.arange(0, settings.epochs + 1, every))
-    ax.legend(loc="lower right")
+    ax.legend(**BELOW)
 
 
 FASHION_MNIST = Experiment("fashion_mnist", __doc__, PRESETS, pictures, compute, table, figures)
