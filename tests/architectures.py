@@ -82,6 +82,43 @@ def _partly_aggregated(stax: Any) -> Any:
     return stax.serial(stax.Dense(8), stax.Aggregate(aggregate_axis=(2,)), stax.Dense(8), stax.Relu(), stax.Flatten())
 
 
+def side_by_side(fan_in: Callable, *branches: Callable[[Any], list]) -> Callable:
+    """A dense layer, branches behind it, and their fan-in under a linear read-out."""
+
+    def build(stax: Any) -> Any:
+        parts = stax.parallel(*(stax.serial(*branch(stax)) for branch in branches))
+        return stax.serial(stax.Dense(8, 1.2, 0.2), stax.FanOut(len(branches)), parts, fan_in(stax), stax.Dense(1))
+
+    return build
+
+
+def joined_positions(*tail: Callable[[Any], Any], axis: int, rank: int) -> Callable:
+    """Two convolutions joined along a spatial axis, an activation, and the given layers."""
+
+    def build(stax: Any) -> Any:
+        shapes = (2,) * rank, (1, *[2] * (rank - 1))
+        branches = stax.parallel(*(stax.Conv(8, shape, W_std=1.3, b_std=0.3) for shape in shapes))
+        layers = [stax.FanOut(2), branches, stax.FanInConcat(axis), stax.Erf()]
+        return stax.serial(*layers, *(layer(stax) for layer in tail))
+
+    return build
+
+
+def _hermite(stax: Any) -> Any:
+    """Unit variance, which neural-tangents assumes, is what `Rbf` and a dense layer without bias deliver."""
+    return stax.serial(stax.Dense(8), stax.Rbf(0.4), stax.Dense(8), stax.Hermite(3), stax.Dense(1))
+
+
+def _dropout_conv(stax: Any) -> Any:
+    first = [stax.Conv(8, (2,), b_std=0.1), stax.Erf(), stax.Dropout(0.6), stax.AvgPool((2,))]
+    return stax.serial(*first, stax.Dense(8), stax.Sin(), stax.Dropout(0.8), stax.Flatten())
+
+
+def arcsine_dual(cov12: jax.Array, var1: jax.Array, var2: jax.Array) -> jax.Array:
+    """E[erf(u) erf(v)]."""
+    return 2 / jnp.pi * jnp.arcsin(2 * cov12 / jnp.sqrt((1 + 2 * var1) * (1 + 2 * var2)))
+
+
 _dense = lambda stax: stax.Dense(1, 1.3, 0.2)  # noqa: E731
 _flatten = lambda stax: stax.Flatten()  # noqa: E731
 _gap = lambda stax: stax.GlobalAvgPool()  # noqa: E731
@@ -163,4 +200,33 @@ ARCHITECTURES = [
     Architecture("graph-sum", gnn(lambda s: s.GlobalSumPool(), _dense, depth=1), (4, 3), graph=True),
     Architecture("graph-along-one-axis", _partly_aggregated, (2, 3, 2), graph=True, axes=(2,)),
     Architecture("graph-flatten", gnn(_flatten, _dense, depth=2), (4, 3), graph=True),
+    Architecture("rbf", mlp(lambda s: s.Rbf(), 1, 0.8), (7,)),
+    Architecture("gaussian", mlp(lambda s: s.Gaussian(1.2, -0.6), 2), (7,)),
+    Architecture("exponential", mlp(lambda s: s.Exp(0.7, 0.5), 1), (7,)),
+    Architecture("monomial", mlp(lambda s: s.Monomial(5), 1, 0.6), (7,)),
+    Architecture("sigmoid-like", mlp(lambda s: s.Sigmoid_like(), 1), (7,)),
+    Architecture("polynomial", mlp(lambda s: s.Polynomial([0.3, -1.0, 0.2, 0.1]), 2, 0.8), (7,)),
+    Architecture("exp-normalized", mlp(lambda s: s.ExpNormalized(0.8, -0.7), 1), (7,)),
+    Architecture("sign", mlp(lambda s: s.Sign(), 2), (7,)),
+    Architecture("hermite", _hermite, (7,)),
+    Architecture("elementwise", mlp(lambda s: s.Elementwise(jax.scipy.special.erf, arcsine_dual), 1), (7,)),
+    Architecture(
+        "product",
+        side_by_side(
+            lambda s: s.FanInProd(),
+            lambda s: [s.Erf(), s.Dense(8, 1.2, 0.1)],
+            lambda s: [s.Sin(), s.Dense(8)],
+            lambda s: [s.Gelu()],
+        ),
+        (7,),
+    ),
+    Architecture(
+        "joined-channels",
+        side_by_side(lambda s: s.FanInConcat(), lambda s: [s.Erf(), s.Dense(5, 1.3)], lambda s: [s.Cos()]),
+        (7,),
+    ),
+    Architecture("joined-positions", joined_positions(_flatten, _dense, axis=1, rank=1), (4, 2)),
+    Architecture("joined-positions-pooled", joined_positions(_gap, axis=-3, rank=2), (3, 3, 2)),
+    Architecture("dropout", mlp(lambda s: s.serial(s.Erf(), s.Dropout(0.7)), 2), (7,)),
+    Architecture("dropout-conv", _dropout_conv, (4, 2)),
 ]

@@ -5,9 +5,11 @@ finite network, the third its NNGP kernel 𝒦 and neural tangent kernel Θ when
 order of arguments and defaults are those of neural-tangents, so that one import is all that changes.
 
 - layers with weights: `Dense`, `Conv`
-- without: `Flatten`, `AvgPool`, `SumPool`, `GlobalAvgPool`, `GlobalSumPool`, `Aggregate` (on a `Graph`), `Identity`
-- activations: `Relu`, `LeakyRelu`, `ABRelu`, `Abs`, `Erf`, `Gelu`, `Sin`, `Cos`, `ElementwiseNumerical`
-- compositions: `serial`, `parallel`, `repeat`, `FanOut`, `FanInSum`
+- without: `Flatten`, `AvgPool`, `SumPool`, `GlobalAvgPool`, `GlobalSumPool`, `Aggregate` (on a `Graph`), `Identity`,
+  `Dropout`
+- activations: `Relu`, `LeakyRelu`, `ABRelu`, `Abs`, `Erf`, `Sigmoid_like`, `Gelu`, `Sin`, `Cos`, `Rbf`, `Gaussian`,
+  `Exp`, `ExpNormalized`, `Monomial`, `Polynomial`, `Hermite`, `Sign`; `Elementwise`, `ElementwiseNumerical` for others
+- compositions: `serial`, `parallel`, `repeat`, `FanOut`, `FanInSum`, `FanInProd`, `FanInConcat`
 
 Layers without parameters add nothing to Θ. Inputs are `[n, features]`, `[n, spatial..., channels]` or a `Graph`;
 networks whose output keeps spatial axes have kernels `[n1, n2, h, h', w, w', ...]`.
@@ -15,17 +17,26 @@ networks whose output keeps spatial axes have kernels `[n1, n2, h, h', w, w', ..
 
 from ntk_equiv.stax._aggregate import Aggregate
 from ntk_equiv.stax._certificate import Certificate
-from ntk_equiv.stax._combinators import FanInSum, FanOut, Identity, parallel, repeat, serial
+from ntk_equiv.stax._combinators import FanOut, Identity, parallel, repeat, serial
 from ntk_equiv.stax._conv import Conv
 from ntk_equiv.stax._dense import Dense
-from ntk_equiv.stax._erf import Erf
+from ntk_equiv.stax._dropout import Dropout
+from ntk_equiv.stax._elementwise import Elementwise
+from ntk_equiv.stax._erf import Erf, Sigmoid_like
+from ntk_equiv.stax._exp_normalized import ExpNormalized
+from ntk_equiv.stax._exponential import Exp
+from ntk_equiv.stax._fan_in import FanInConcat, FanInProd, FanInSum
+from ntk_equiv.stax._gaussian import Gaussian
 from ntk_equiv.stax._gelu import Gelu
 from ntk_equiv.stax._graph_input import Graph
 from ntk_equiv.stax._kernel_fn import KernelFn
 from ntk_equiv.stax._network import Network
+from ntk_equiv.stax._polynomial import Hermite, Monomial, Polynomial
 from ntk_equiv.stax._pool import AvgPool, Flatten, GlobalAvgPool, GlobalSumPool, SumPool
 from ntk_equiv.stax._quadrature import ElementwiseNumerical
+from ntk_equiv.stax._rbf import Rbf
 from ntk_equiv.stax._relu import ABRelu, Abs, LeakyRelu, Relu
+from ntk_equiv.stax._sign import Sign
 from ntk_equiv.stax._trigonometric import Cos, Sin
 
 __all__ = [
@@ -37,20 +48,33 @@ __all__ = [
     "Conv",
     "Cos",
     "Dense",
+    "Dropout",
+    "Elementwise",
     "ElementwiseNumerical",
     "Erf",
+    "Exp",
+    "ExpNormalized",
+    "FanInConcat",
+    "FanInProd",
     "FanInSum",
     "FanOut",
     "Flatten",
+    "Gaussian",
     "Gelu",
     "GlobalAvgPool",
     "GlobalSumPool",
     "Graph",
+    "Hermite",
     "Identity",
     "KernelFn",
     "LeakyRelu",
+    "Monomial",
     "Network",
+    "Polynomial",
+    "Rbf",
     "Relu",
+    "Sigmoid_like",
+    "Sign",
     "Sin",
     "SumPool",
     "parallel",

@@ -3,8 +3,9 @@
 For a fully connected network, 𝒦(x, x') and Θ(x, x') depend on ‖x‖, ‖x'‖ and the cosine c between them alone. At
 fixed norms they are power series h(c), and their coefficients are products a_k(‖x‖) a_k(‖x'‖) of the Hermite
 coefficients of the activations, composed and multiplied from layer to layer. If the sign of each a_k does not depend
-on the norm (true for ReLU-like activations, erf, GELU, sine and cosine), every coefficient of h is non-negative, and
-|h(c)| ≤ h(1), h' ≥ 0 for c ≥ 0, and so on follow. Bounds on continuous groups rest on this.
+on the norm (true for ReLU-like activations, erf, GELU, sine and cosine, exponentials, Gaussians and the sign, for
+polynomials only if powers of equal parity have coefficients of equal sign), every coefficient of h is non-negative,
+and |h(c)| ≤ h(1), h' ≥ 0 for c ≥ 0, and so on follow. Bounds on continuous groups rest on this.
 """
 
 from dataclasses import dataclass

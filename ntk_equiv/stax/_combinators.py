@@ -1,10 +1,8 @@
 """Ways to put layers together: one after another, side by side, again and again.
 
-Side by side, the state that flows is a tuple with one entry per branch. Branches have weights of their own, so their
-outputs are independent with mean zero, and sums of outputs have sums of kernels.
+Side by side, the state that flows is a tuple with one entry per branch, until a fan-in makes one of them.
 """
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -100,30 +98,6 @@ class Copies(Rule):
 
 
 @rule
-class Sum(Rule):
-    """Several branches added up."""
-
-    @property
-    def certificate(self) -> Certificate:
-        """Sums of power series with non-negative coefficients are such series."""
-        return EVERYTHING
-
-    def need(self, need: Any) -> Any:
-        return dataclasses.replace(need, gap=False)
-
-    def points(self, points: tuple[Points, ...], need: Any) -> tuple[Points, Trace]:
-        _check_summands(points)
-        first = points[0]
-        cov = _added([p.cov for p in points])
-        summed = dataclasses.replace(first, gaussian=all(p.gaussian for p in points))
-        return summed.with_cov(cov, full=first.full), ()
-
-    def pairs(self, pairs: tuple[Pairs, ...], left: Trace, right: Trace, need: Any) -> Pairs:
-        nngp, ntk = _added([p.nngp for p in pairs]), _added([p.ntk for p in pairs])
-        return dataclasses.replace(pairs[0], nngp=nngp, ntk=ntk, gap=None)
-
-
-@rule
 class Unchanged(Rule):
     """What comes in goes out."""
 
@@ -159,9 +133,9 @@ def serial(*layers: Network) -> Network:
             params.append(layer_params)
         return shape, params
 
-    def apply(params: Any, x: Any, **kwargs: Any) -> Any:
-        for (_, apply_layer, _), layer_params in zip(layers, params, strict=True):
-            x = apply_layer(layer_params, x, **kwargs)
+    def apply(params: Any, x: Any, *, rng: Any = None, **kwargs: Any) -> Any:
+        for (_, apply_layer, _), layer_params, key in zip(layers, params, _keys(rng, len(layers)), strict=True):
+            x = apply_layer(layer_params, x, rng=key, **kwargs)
         return x
 
     return network(init, apply, Serial(rules))
@@ -184,8 +158,9 @@ def parallel(*layers: Network) -> Network:
         results = [layer[0](k, shape) for layer, k, shape in zip(layers, keys, shapes, strict=True)]
         return [shape for shape, _ in results], [params for _, params in results]
 
-    def apply(params: Any, xs: Any, **kwargs: Any) -> Any:
-        return [layer[1](p, x, **kwargs) for layer, p, x in zip(layers, params, xs, strict=True)]
+    def apply(params: Any, xs: Any, *, rng: Any = None, **kwargs: Any) -> Any:
+        arguments = zip(layers, params, xs, _keys(rng, len(layers)), strict=True)
+        return [layer[1](p, x, rng=key, **kwargs) for layer, p, x, key in arguments]
 
     return network(init, apply, Parallel(rules))
 
@@ -214,21 +189,6 @@ def FanOut(num: int) -> Network:
     """
     num = positive_integer(num, "num")
     return without_parameters(lambda shape: [shape] * num, lambda x: [x] * num, Copies(num))
-
-
-def FanInSum() -> Network:
-    """The sum of all branches.
-
-    At most one of them may end without a layer with weights, such as the skip connection of a residual network.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from ntk_equiv import stax
-        >>> residual = stax.serial(stax.FanOut(2), stax.parallel(stax.Identity(), stax.Dense(3)), stax.FanInSum())
-        >>> print(*residual.kernel_fn(jnp.ones((1, 3))))
-        [[2.]] [[1.]]
-    """
-    return without_parameters(lambda shapes: shapes[0], lambda xs: sum(xs[1:], xs[0]), Sum())
 
 
 def Identity() -> Network:
@@ -263,27 +223,9 @@ def _branches(value: Any, count: int) -> tuple:
     return value
 
 
-def _added(arrays: list[Any]) -> Any:
-    """The sum of those that are there; `None` if none is."""
-    present = [array for array in arrays if array is not None]
-    return sum(present[1:], present[0]) if present else None
-
-
-def _check_summands(points: tuple[Points, ...]) -> None:
-    if not isinstance(points, tuple):
-        raise refusal("layers", expected="several branches before `FanInSum`", got="one", fix="Put `FanOut` before it.")
-    grids = [p.grid for p in points]
-    if len(set(grids)) > 1:
-        raise refusal(
-            "layers", expected="branches of equal shape", got=f"grids {grids}", fix="Adjust strides, padding."
-        )
-    if sum(not p.gaussian for p in points) > 1:
-        raise refusal(
-            "layers",
-            expected="branches of which at most one ends without weights",
-            got=f"{sum(not p.gaussian for p in points)} such branches",
-            fix="End the others with Dense or Conv; outputs of activations are correlated, so kernels do not add up.",
-        )
+def _keys(rng: Any, count: int) -> Any:
+    """A random key for each layer, if there is one to split."""
+    return [None] * count if rng is None else jax.random.split(rng, count)
 
 
 def _shared(rules: tuple[Rule, ...]) -> Certificate:

@@ -31,6 +31,7 @@ class Convolution(Trainable):
 
     W_var: Any
     b_var: Any
+    channels: int = static()
     window: Window = static()
 
     @property
@@ -102,7 +103,7 @@ def Conv(
         y = W_std / (x.shape[-1] * math.prod(window.shape)) ** 0.5 * y
         return y if b is None else y + b_std * b.reshape((1,) * (rank + 1) + b.shape)
 
-    return network(init, apply, Convolution(*variances, window))
+    return network(init, apply, Convolution(*variances, out_chan, window))
 
 
 def _check_dimension_numbers(dimension_numbers: tuple[str, str, str] | None, rank: int) -> None:

@@ -20,7 +20,7 @@ from ntk_equiv._check import one_of, positive_integer, refusal
 from ntk_equiv._typing import Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, network
-from ntk_equiv.stax._rule import Trace, Trainable, rule
+from ntk_equiv.stax._rule import Trace, Trainable, rule, static
 from ntk_equiv.stax._state import VARIANCE, Need, Pairs, Points, safe_sqrt
 
 
@@ -30,6 +30,7 @@ class Affine(Trainable):
 
     W_var: Any
     b_var: Any
+    channels: int = static()
 
     @property
     def certificate(self) -> Certificate:
@@ -112,7 +113,7 @@ def Dense(
         y = W_std / x.shape[-1] ** 0.5 * (x @ W)
         return y if b is None else y + b_std * b.reshape((1,) * (y.ndim - 1) + b.shape)
 
-    return network(init, apply, Affine(*variances))
+    return network(init, apply, Affine(*variances, out_dim))
 
 
 def check_axes(batch_axis: int, channel_axis: int) -> None:

@@ -110,7 +110,7 @@ class KernelFn:
             raise refusal(
                 "kernel_fn",
                 expected="that of a fully connected network on vectors",
-                got="a network with convolutions, pooling or graphs",
+                got="a network with convolutions, pooling, graphs or dropout",
                 fix="Evaluate it on inputs instead: its kernel is no function of norms and cosine.",
             )
         q1, q2, cosine = jnp.broadcast_arrays(q1, q2, cosine)
@@ -195,7 +195,9 @@ def _points(rule: Rule, x: Inputs) -> Any:
     norms = jnp.mean(jnp.square(nodes), -1)
     full = need.points == COVARIANCE and nodes.ndim > 2
     cov = None if need.points == NOTHING else _covariance(nodes, nodes, paired=True, full=True) if full else norms
-    points = Points(cov, None, adjacency, grid=nodes.shape[1:-1], full=full, gaussian=False)
+    points = Points(
+        cov, None, adjacency, nodes.shape[1:-1], full=full, gaussian=False, nodes=nodes, channels=nodes.shape[-1]
+    )
     _, trace = rule.points(points, OUTPUT)
     return {"nodes": nodes, "root": safe_sqrt(norms), "inverse_root": inverse_root(norms), "trace": trace}
 

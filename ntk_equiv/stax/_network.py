@@ -16,7 +16,7 @@ class Network(NamedTuple):
     Attributes:
         init_fn: `init_fn(key, input_shape) -> (output_shape, params)` draws the finite network; the batch axis of
             `input_shape` may be -1.
-        apply_fn: `apply_fn(params, x) -> outputs` evaluates it.
+        apply_fn: `apply_fn(params, x) -> outputs` evaluates it; dropout wants `rng=key` too.
         kernel_fn: `kernel_fn(x1, x2, get)` gives the kernels at infinite width.
     """
 

@@ -85,7 +85,8 @@ class Flattening(Linear):
 
     def output(self, points: Points) -> Points:
         # Features are no longer exchangeable, so the next layer may not be an activation.
-        return dataclasses.replace(points, grid=(), gaussian=False)
+        channels = None if points.channels is None else points.channels * math.prod(points.grid)
+        return dataclasses.replace(points, grid=(), gaussian=False, channels=channels)
 
     def spread(self, k: Array, pairs: Pairs, left: Trace, right: Trace) -> Array:
         return jnp.mean(k, tuple(range(pairs.batch_axes, k.ndim)))

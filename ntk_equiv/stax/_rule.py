@@ -102,14 +102,16 @@ class Trainable(Linear):
     """A linear layer with Gaussian weights and biases in NTK parameterization.
 
     Subclasses have fields `W_var` and `b_var` (`None` without biases). Variances, not standard deviations, because
-    squares taken in float32 would be off by the same rounding in every layer.
+    squares taken in float32 would be off by the same rounding in every layer. `channels` is the width of the finite
+    layer; only branches side by side are weighted by it.
     """
 
     W_var: Any
     b_var: Any
+    channels: int
 
     def output(self, points: Points) -> Points:
-        return dataclasses.replace(points, gaussian=True)
+        return dataclasses.replace(points, gaussian=True, channels=self.channels, wide=True)
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         after = super().pairs(pairs, left, right, need)

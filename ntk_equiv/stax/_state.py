@@ -35,7 +35,8 @@ class Points:
     """Per-sample quantities; `cov` is `None` where no later layer asks for it.
 
     `residue` is what rounding left out of `cov` on the way, where it is known. The same bias added in every layer is
-    rounded the same way in every layer, which would add up.
+    rounded the same way in every layer, which would add up. `nodes` are the inputs themselves, by which samples are
+    told apart; `channels` is the number of features in the finite network, and `wide` says that it goes to infinity.
     """
 
     cov: Array | None
@@ -44,6 +45,9 @@ class Points:
     grid: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     full: bool = dataclasses.field(metadata={"static": True})
     gaussian: bool = dataclasses.field(metadata={"static": True})
+    nodes: Array | None = None
+    channels: int | None = dataclasses.field(default=None, metadata={"static": True})
+    wide: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def variance(self) -> Array:
         """q(x, s), `[n, *grid]`."""

@@ -82,6 +82,41 @@ NETWORKS = {
         128,
         300,
     ),
+    "gated": (
+        lambda w: stax.serial(
+            stax.Dense(w, 1.1, 0.2),
+            stax.FanOut(2),
+            stax.parallel(stax.serial(stax.Gaussian(), stax.Dense(w, 1.3)), stax.Polynomial([0.2, 0.5, -0.3])),
+            stax.FanInProd(),
+            stax.Dropout(0.6),
+            stax.Dense(w, 1.0, 0.1),
+            stax.Rbf(0.3),
+            stax.Dense(1),
+        ),
+        arrays(3, 4),
+        128,
+        200,
+    ),
+    "joined": (
+        lambda w: stax.serial(
+            stax.FanOut(2),
+            stax.parallel(stax.Conv(w, (2, 2), b_std=0.3), stax.Conv(w, (3, 2), W_std=1.3)),
+            stax.FanInConcat(1),
+            stax.Sign(),
+            stax.Dropout(0.8),
+            stax.AvgPool((2, 1)),
+            stax.FanOut(2),
+            stax.parallel(stax.Identity(), stax.Dense(w // 2, 1.4)),
+            stax.FanInConcat(),
+            stax.Dense(w),
+            stax.Exp(1.0, 0.5),
+            stax.GlobalAvgPool(),
+            stax.Dense(1),
+        ),
+        arrays(2, 3, 2, 1),
+        64,
+        200,
+    ),
 }
 
 
@@ -93,8 +128,9 @@ def test_finite_networks_meet_their_kernels(name):
 
     def draw(key):
         _, params = init_fn(key, (-1, *shape[1:]))
-        outputs = apply_fn(params, x)[..., 0]
-        jacobian = jax.jacobian(lambda p: apply_fn(p, x)[..., 0].reshape(-1))(params)
+        masks = jax.random.fold_in(key, 1)
+        outputs = apply_fn(params, x, rng=masks)[..., 0]
+        jacobian = jax.jacobian(lambda p: apply_fn(p, x, rng=masks)[..., 0].reshape(-1))(params)
         flat = jnp.concatenate([leaf.reshape(outputs.size, -1) for leaf in jax.tree.leaves(jacobian)], axis=1)
         return jnp.outer(outputs, outputs), flat @ flat.T
 
@@ -127,6 +163,6 @@ def test_output_shapes_are_as_announced(name):
     def evaluate(key):
         shape, params = init_fn(key, jax.tree.leaves(x)[0].shape)
         announced.append(shape)
-        return apply_fn(params, x)
+        return apply_fn(params, x, rng=key)
 
     assert jax.eval_shape(evaluate, jax.random.key(0)).shape == announced[0]

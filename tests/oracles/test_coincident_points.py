@@ -66,6 +66,19 @@ def test_other_slopes_are_exact_to_rounding(dtype, slopes):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_signs_of_coincident_and_opposite_samples_are_exact_to_rounding(dtype):
+    """Each arc sine would take the root of the error before it: 1e-16 would become 1e-8, 1e-4, 1e-2."""
+    kernel_fn = stax.serial(*[stax.Dense(1, 2**0.5), stax.Sign()] * 3, stax.Dense(1, 2**0.5))[2]
+    x = samples(dtype, 60)
+    turned = (x.reshape(-1, 30, 2) @ np.array([[0.6, -0.8], [0.8, 0.6]], dtype)).reshape(x.shape)
+    back = (turned.reshape(-1, 30, 2) @ np.array([[0.6, 0.8], [-0.8, 0.6]], dtype)).reshape(x.shape)
+    assert not np.array_equal(x, back)
+    for sign, y in [(1, x), (1, back), (1, dtype(1.7) * x), (-1, -x), (-1, -back)]:
+        for kernel in kernel_fn(jnp.asarray(x), jnp.asarray(y)):
+            np.testing.assert_allclose(np.diag(kernel), 2 * sign, rtol=ROUNDING[dtype.__name__])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_distinct_near_duplicates_stay_within_the_documented_band(dtype):
     """Inner products cannot tell samples apart at angles below √(2 · 16 eps); there Θ is off by up to that angle / π.
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv import interop, stax
+from tests.architectures import arcsine_dual
 from tests.laws.test_kernels import as_matrix
 from tests.tolerances import ORACLE, assert_close
 
@@ -16,8 +17,15 @@ nt = interop.neural_tangents()
 
 stds = st.sampled_from([0.7, 1.0, 1.4])
 biases = st.sampled_from([None, 0.0, 0.3])
-activations = st.sampled_from(
+functions = st.sampled_from(
     [
+        ("Sigmoid_like",),
+        ("Rbf", 0.3),
+        ("Gaussian", 1.2, -0.4),
+        ("Exp", 0.5, 0.3),
+        ("Polynomial", (0.1, 0.4, 0.1)),
+        ("Elementwise", jax.scipy.special.erf, arcsine_dual),
+        ("unit Hermite", 3),
         ("Relu",),
         ("LeakyRelu", 0.2),
         ("ABRelu", -0.3, 1.1),
@@ -28,18 +36,35 @@ activations = st.sampled_from(
         ("Cos",),
     ]
 )
+# Not inside branches, whose widths neural-tangents learns by evaluating the finite network.
+activations = st.one_of(functions, st.just(("ExpNormalized", 0.7, -0.8)))
+# For vectors only: on grids with all pairs of positions, neural-tangents takes the covariance of any two for one.
+signs = st.just(("Sign",))
+# Once and last, for the sake of overflow.
+powers = st.sampled_from([("Monomial", 2), ("Monomial", 3), ("Exp",)])
+dropout = st.sampled_from([[], [("Dropout", 0.8)]])
+
+
+# What is put beside an unchanged branch; only sums are Gaussian, as the next activation wants it.
+BESIDE = [
+    lambda inner: [("FanInSum", inner)],
+    lambda inner: [("FanInProd", inner), ("Dense", 8)],
+    lambda inner: [("FanInConcat", [*inner, ("Dense", 5)]), ("Dense", 8)],
+]
 
 
 @st.composite
 def vector_layers(draw, depth):
-    """Descriptions of layers that act on vectors: `(name, *arguments)`, or a residual block around such."""
+    """Descriptions of layers that act on vectors: `(name, *arguments)`, or a fan-in with the layers of one branch."""
     layers = []
     for _ in range(draw(st.integers(1, depth))):
         layers.append(("Dense", 8, draw(stds), draw(biases)))
         if draw(st.booleans()):
-            inner = [("Dense", 8, draw(stds), draw(biases)), draw(activations), ("Dense", 8, draw(stds))]
-            layers.append(("residual", inner))
-        layers.append(draw(activations))
+            inner = [("Dense", 8, draw(stds), draw(biases)), draw(functions), ("Dense", 8, draw(stds))]
+            layers += draw(st.sampled_from(BESIDE))(inner)
+        layers += [draw(st.one_of(activations, signs)), *draw(dropout)]
+    if draw(st.booleans()):
+        layers += [("Dense", 8, 0.7), draw(powers)]
     return [*layers, ("Dense", 1, draw(stds), draw(biases))]
 
 
@@ -52,7 +77,7 @@ def image_layers(draw):
         shape = draw(st.sampled_from([(1, 2), (2, 2), (3, 2)]))
         strides = draw(st.sampled_from([None, (1, 2)]))
         layers.append(("Conv", 4, shape, strides, padding, draw(stds), draw(biases)))
-        layers.append(draw(activations))
+        layers += [draw(activations), *draw(dropout)]
         if draw(st.booleans()):
             layers.append(("AvgPool", (2, 1), (1, 1), draw(st.sampled_from(["SAME", "CIRCULAR"]))))
     end = draw(st.sampled_from([[("Flatten",)], [("GlobalAvgPool",)], [("GlobalSumPool",)]]))
@@ -61,10 +86,12 @@ def image_layers(draw):
 
 def build(module, layers):
     def one(name, *arguments):
-        if name != "residual":
+        if name == "unit Hermite":  # Of unit variance, as neural-tangents assumes.
+            return module.serial(module.Rbf(0.3), module.Dense(8), module.Hermite(*arguments))
+        if not name.startswith("FanIn"):
             return getattr(module, name)(*arguments)
         branches = module.parallel(build(module, arguments[0]), module.Identity())
-        return module.serial(module.FanOut(2), branches, module.FanInSum())
+        return module.serial(module.FanOut(2), branches, getattr(module, name)())
 
     return module.serial(*(one(*layer) for layer in layers))
 

@@ -12,11 +12,22 @@ def network(activation):
     return stax.serial(stax.Dense(1, 1.3, 0.2), activation, stax.Dense(1, 1.1, 0.1), activation, stax.Dense(1))[2]
 
 
-SMOOTH = {"erf": stax.Erf(), "gelu": stax.Gelu(), "sin": stax.Sin(1.0, 0.8, 0.3), "cos": stax.Cos()}
-KINKED = {"relu": stax.Relu(), "leaky": stax.LeakyRelu(0.2), "abs": stax.Abs()}
+SMOOTH = {
+    "erf": stax.Erf(),
+    "gelu": stax.Gelu(),
+    "sin": stax.Sin(1.0, 0.8, 0.3),
+    "cos": stax.Cos(),
+    "rbf": stax.Rbf(0.3),
+    "gaussian": stax.Gaussian(1.0, -0.4),
+    "exp": stax.Exp(0.6, 0.4),
+    "exp-normalized": stax.ExpNormalized(0.8),
+    "polynomial": stax.Polynomial([0.3, -0.5, 0.1, -0.1]),
+}
+KINKED = {"relu": stax.Relu(), "leaky": stax.LeakyRelu(0.2), "abs": stax.Abs(), "sign": stax.Sign()}
 
 
-@pytest.mark.parametrize("name", [*SMOOTH, *KINKED, "numerical"])
+# One of each kind of rule: with its own cosine, with gaps, with sums of powers.
+@pytest.mark.parametrize("name", ["erf", "relu", "leaky", "abs", "sign", "exp-normalized", "polynomial", "numerical"])
 def test_the_radial_kernel_is_the_kernel(name):
     kernel_fn = network((SMOOTH | KINKED | {"numerical": stax.ElementwiseNumerical(jnp.tanh, 12)})[name])
     assert kernel_fn.certificate.dot_product
@@ -42,6 +53,14 @@ def test_power_series_have_no_negative_coefficients(name, norms):
         assert coefficients.min() > -1e-6 * coefficients.max()
 
 
+@pytest.mark.parametrize("activation", [stax.Polynomial([-0.5, 0.0, 1.0]), stax.Hermite(2)])
+def test_polynomials_of_mixed_signs_carry_no_certificate_and_deserve_none(activation):
+    """x² − 1/2 and x² − 1 are negative on average at small variances, positive at large ones."""
+    kernel_fn = stax.serial(stax.Dense(1), activation).kernel_fn
+    assert kernel_fn.certificate == stax.Certificate(dot_product=True, nonnegative=False, smooth=True)
+    assert kernel_fn.radial(jnp.array(0.1), jnp.array(2.0), jnp.array(0.0), "nngp") < -0.1
+
+
 def test_a_series_with_negative_coefficients_would_be_noticed():
     nodes = np.cos(np.pi * (np.arange(512) + 0.5) / 512)
     assert np.polynomial.chebyshev.chebfit(nodes, nodes - 0.1 * nodes**3, 24).min() < -1e-3
@@ -53,11 +72,18 @@ def test_certificates_are_composed():
     residual = stax.serial(stax.FanOut(2), stax.parallel(kinked, stax.Identity()), stax.FanInSum())
     image = stax.serial(stax.Conv(1, (3, 3)), stax.Erf(), stax.Flatten(), stax.Dense(1))
     numerical = stax.serial(stax.Dense(1), stax.ElementwiseNumerical(jnp.tanh, 5))
+    given = stax.serial(stax.Dense(1), stax.Elementwise(None, lambda k, q1, q2: k))
+    branches = [stax.FanOut(2), stax.parallel(dense, kinked)]
+    fans = [stax.serial(*branches, fan_in) for fan_in in (stax.FanInProd(), stax.FanInConcat())]
+    dropped = stax.serial(dense, stax.Dropout(0.5), stax.Dense(1))
     assert dense.kernel_fn.certificate == stax.Certificate(dot_product=True, nonnegative=True, smooth=True)
     assert kinked.kernel_fn.certificate == stax.Certificate(dot_product=True, nonnegative=True, smooth=False)
     assert residual.kernel_fn.certificate == kinked.kernel_fn.certificate
     assert image.kernel_fn.certificate == stax.Certificate(dot_product=False, nonnegative=False, smooth=True)
     assert numerical.kernel_fn.certificate == stax.Certificate(dot_product=True, nonnegative=False, smooth=False)
+    assert given.kernel_fn.certificate == numerical.kernel_fn.certificate
+    assert all(fan.kernel_fn.certificate == kinked.kernel_fn.certificate for fan in fans)
+    assert dropped.kernel_fn.certificate == stax.Certificate(dot_product=False, nonnegative=False, smooth=False)
 
 
 def test_guests_carry_none():

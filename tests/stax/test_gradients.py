@@ -43,6 +43,31 @@ def test_gradients_are_finite_everywhere(activation, b_std, get, dtype):
         assert all(jnp.isfinite(slope).all() for slope in slopes)
 
 
+FURTHER = {
+    "gaussian": stax.Gaussian(1.0, -0.5),
+    "exp": stax.Exp(0.5, 0.4),
+    "exp-normalized": stax.ExpNormalized(),
+    "polynomial": stax.Polynomial([0.2, 0.5, -0.3]),
+    "rbf": stax.Rbf(0.2),
+    "sign": stax.Sign(),
+    "elementwise": stax.Elementwise(None, lambda k, q1, q2: jnp.arctan(k) * jnp.sqrt((1 + q1) * (1 + q2))),
+}
+
+
+@pytest.mark.parametrize("activation", FURTHER.values(), ids=FURTHER)
+def test_gradients_of_further_activations(activation):
+    """Finite at coincident, opposite, parallel and vanishing samples; elsewhere those of finite differences."""
+    kernel_fn = dense(activation, b_std=None)
+    x, y = jnp.asarray(X), jnp.asarray(np.random.default_rng(4).normal(size=(1, 3)))
+    value = jax.jit(jax.vmap(jax.value_and_grad(lambda a, b: kernel_fn(a, b, "ntk")[0, 0], argnums=(0, 1))))
+    step = 1e-6
+    left = jnp.stack([x, x, x, 0 * x, 0 * x, x, x + step * y, x - step * y])
+    right = jnp.stack([x, -x, 2 * x, x, 0 * x, y, y, y])
+    values, slopes = value(left, right)
+    assert all(jnp.isfinite(leaf).all() for leaf in (values, *slopes))
+    np.testing.assert_allclose(jnp.sum(slopes[0][5] * y), (values[6] - values[7]) / (2 * step), rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
 def test_gradients_of_convolutional_kernels_are_finite(activation):
     kernel_fn = convolutional(activation)

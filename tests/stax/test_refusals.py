@@ -24,6 +24,14 @@ GRAPH = stax.serial(stax.Aggregate(), stax.Dense(1))[2]
 X = jnp.ones((2, 3))
 IMAGES = jnp.ones((2, 5, 5, 1))
 
+
+def beside(fan_in, *branches, x=X, after=None):
+    """Kernels of branches side by side, each behind a layer with weights."""
+    first = stax.Conv(1, (1, 1)) if x is IMAGES else stax.Dense(1)
+    end = [] if after is None else [after]
+    return stax.serial(first, stax.FanOut(2), stax.parallel(*branches), fan_in, *end)[2](x)
+
+
 WRONG_VALUES = {
     "one sample without its axis": (lambda: DENSE(jnp.ones(3)), r"`x1` must be samples stacked .* shape \(3,\)"),
     "other features": (lambda: DENSE(X, jnp.ones((2, 4))), r"`x2` must be samples like those of `x1`"),
@@ -101,6 +109,90 @@ WRONG_VALUES = {
         lambda: stax.serial(stax.FanOut(3), stax.parallel(stax.Dense(1), stax.Dense(1)), stax.FanInSum())[2](X),
         r"`layers` must be",
     ),
+    "product of one": (lambda: stax.serial(stax.Dense(1), stax.FanInProd())[2](X), r"branches before `FanInProd`"),
+    "product of two activations": (
+        lambda: beside(stax.FanInProd(), stax.Relu(), stax.Erf()),
+        r"at most one ends without",
+    ),
+    "product of unequal grids": (
+        lambda: beside(stax.FanInProd(), stax.Conv(1, (3, 3)), stax.Conv(1, (2, 2)), x=IMAGES),
+        r"branches of equal shape",
+    ),
+    "activation of a product": (
+        lambda: beside(stax.FanInProd(), stax.Dense(1), stax.Dense(1), after=stax.Relu()),
+        r"every activation follows",
+    ),
+    "channels joined on unequal grids": (
+        lambda: beside(stax.FanInConcat(), stax.Conv(1, (3, 3)), stax.Conv(1, (2, 2)), x=IMAGES),
+        r"branches of equal shape",
+    ),
+    "positions joined of unequal grids": (
+        lambda: beside(stax.FanInConcat(1), stax.Conv(1, (3, 3)), stax.Conv(1, (2, 2)), x=IMAGES),
+        r"branches equal but for the joined axis",
+    ),
+    "positions joined of unequal widths": (
+        lambda: beside(stax.FanInConcat(1), stax.Conv(1, (3, 3)), stax.Conv(2, (3, 3)), x=IMAGES),
+        r"branches equal but for the joined axis",
+    ),
+    "positions joined of activations": (
+        lambda: beside(stax.FanInConcat(1), stax.Relu(), stax.Relu(), x=IMAGES),
+        r"all end with weights where positions are joined",
+    ),
+    "samples joined": (lambda: stax.FanInConcat(0), r"`axis` must be the number of an axis .* got 0"),
+    "samples joined from behind": (
+        lambda: beside(stax.FanInConcat(-2), stax.Dense(1), stax.Dense(1)),
+        r"`axis` must be that of channels or positions, 1 to 1 or -1 to -1, got -2",
+    ),
+    "one joined": (lambda: stax.serial(stax.Dense(1), stax.FanInConcat())[2](X), r"branches before `FanInConcat`"),
+    "joined to a raw input, radially": (
+        lambda: stax.serial(stax.FanOut(2), stax.parallel(stax.Identity(), stax.Dense(1)), stax.FanInConcat())[
+            2
+        ].radial(jnp.ones(1), jnp.ones(1), jnp.ones(1)),
+        r"branches of known width",
+    ),
+    "everything dropped": (lambda: stax.Dropout(0.0), r"`rate` must be above 0 and at most 1, got 0"),
+    "more than everything kept": (lambda: stax.Dropout(1.5), r"`rate` must be above 0 and at most 1, got 1.5"),
+    "unknown mode": (lambda: stax.Dropout(0.5, "eval"), r"`mode` must be one of 'train', 'test', got 'eval'"),
+    "dropped inputs": (lambda: stax.Dropout(0.5).kernel_fn(X), r"dropout follows a layer with weights"),
+    "activation after dropout": (
+        lambda: stax.serial(stax.Dense(1), stax.Dropout(0.5), stax.Relu())[2](X),
+        r"every activation follows",
+    ),
+    "dropout without a key": (lambda: stax.Dropout(0.5).apply_fn((), X), r"`rng` must be a random key for `Dropout`"),
+    "radial kernel of dropout": (
+        lambda: stax.serial(stax.Dense(1), stax.Dropout(0.5))[2].radial(jnp.ones(1), jnp.ones(1), jnp.ones(1)),
+        r"graphs or dropout",
+    ),
+    "negative degree": (lambda: stax.Monomial(-1), r"`degree` must be a whole number from 0 to 150, got -1"),
+    "fractional degree": (lambda: stax.Hermite(2.0), r"`degree` must be a whole number from 0 to 150, got 2.0"),
+    "degree beyond all numbers": (lambda: stax.Hermite(151), r"`degree` must be"),
+    "no coefficients": (lambda: stax.Polynomial([]), r"`coef` must be a sequence of numbers, got 0 coefficients"),
+    "one coefficient without a list": (lambda: stax.Polynomial(3.0), r"`coef` must be a sequence of numbers"),
+    "infinite coefficient": (lambda: stax.Polynomial([1.0, float("inf")]), r"`coef` must be one finite real number"),
+    "indefinite kernel": (lambda: stax.ExpNormalized(-1.0), r"`gamma` must be at least 0, got -1"),
+    "imaginary length": (lambda: stax.Rbf(-1.0), r"`gamma` must be at least 0, got -1"),
+    "kernel without function": (
+        lambda: stax.ExpNormalized().apply_fn((), X),
+        r"`ExpNormalized`, which is only a kernel",
+    ),
+    "neither function nor kernel": (lambda: stax.Elementwise(), r"`fn, nngp_fn` must be given"),
+    "derivative of nothing": (lambda: stax.Elementwise(jnp.tanh, None, lambda k, a, b: k), r"got `d_nngp_fn` alone"),
+    "function without kernel": (
+        lambda: stax.serial(stax.Dense(1), stax.Elementwise(jnp.tanh))[2](X),
+        r"one with kernels, got `Elementwise` without `nngp_fn`",
+    ),
+    "given kernel without function": (
+        lambda: stax.Elementwise(None, lambda k, a, b: k).apply_fn((), X),
+        r"got `Elementwise` without `fn`",
+    ),
+    "kernel of several numbers": (
+        lambda: stax.Elementwise(None, lambda k, a, b: jnp.stack([a, b])),
+        r"`nngp_fn` must be a function that returns one number",
+    ),
+    "function of whole arrays": (
+        lambda: stax.Elementwise(jnp.sum, lambda k, a, b: k).apply_fn((), X),
+        r"`fn` must be elementwise: \(2, 3\)",
+    ),
     "no repetition": (lambda: stax.repeat(stax.Dense(1), 0), r"`n` must be a positive integer"),
     "radial kernel of a convolution": (
         lambda: CONV.radial(jnp.ones(1), jnp.ones(1), jnp.ones(1)),
@@ -115,6 +207,11 @@ WRONG_TYPES = {
     ),
     "integer images": (lambda: CONV(jnp.ones((2, 5, 5, 1), jnp.uint8)), r"dtype uint8.*divided by 255"),
     "a list": (lambda: DENSE([[1.0, 2.0]]), r"`x1` must be an array .* got list"),
+    "name of a function": (lambda: stax.Elementwise("tanh"), r"`fn` must be a function, got 'tanh'"),
+    "kernel of two numbers": (
+        lambda: stax.Elementwise(None, lambda k, q: k),
+        r"`nngp_fn` must be a function of three numbers",
+    ),
     "integer nodes": (lambda: stax.Graph.of(jnp.ones((2, 4, 3), int), jnp.eye(4)), r"`nodes` must be an array"),
 }
 

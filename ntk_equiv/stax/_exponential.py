@@ -1,0 +1,54 @@
+"""The exponential, φ(x) = a exp(b x).
+
+E[φφ]   = a² exp(b² ((q + q')/2 + k))
+E[φ'φ'] = b² E[φφ]
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from ntk_equiv._typing import Array, Scalar
+from ntk_equiv.stax._certificate import EVERYTHING, Certificate
+from ntk_equiv.stax._network import Network, without_parameters
+from ntk_equiv.stax._rule import DualActivation, rule
+
+
+@rule
+class Exponential(DualActivation):
+    """An exponential of any height and rate."""
+
+    a: Any
+    b: Any
+
+    @property
+    def certificate(self) -> Certificate:
+        """The exponential series of b² √(q q') times the cosine has positive coefficients."""
+        return EVERYTHING
+
+    def second_moment(self, q: Array) -> Array:
+        a, b = (jnp.asarray(p, q.dtype) for p in (self.a, self.b))
+        return a**2 * jnp.exp(2 * b**2 * q)
+
+    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
+        a, b = (jnp.asarray(p, k.dtype) for p in (self.a, self.b))
+        nngp = a**2 * jnp.exp(b**2 * ((left["q"] + right["q"]) / 2 + k))
+        return nngp, b**2 * nngp
+
+
+def Exp(a: Scalar = 1, b: Scalar = 1) -> Network:
+    """Exponential `a * exp(b * x)`.
+
+    Its kernels grow exponentially with the variance of the preactivation, so keep `W_std` small in deep networks.
+
+    Args:
+        a: output scale.
+        b: input scale.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(1), Exp(), stax.Dense(1))
+        >>> print(kernel_fn(jnp.array([[1.0]]), jnp.array([[-1.0]]), "nngp"))  # E[eᵘ e⁻ᵘ]
+        [[1.]]
+    """
+    return without_parameters(lambda shape: shape, lambda x: a * jnp.exp(b * x), Exponential(a, b))

@@ -1,0 +1,280 @@
+"""Several branches made one: their sum, their product, or one beside the other.
+
+    sum              𝒦' = Σ_i 𝒦_i                     Θ' = Σ_i Θ_i
+    product          𝒦' = Π_i 𝒦_i                     Θ' = Σ_i Θ_i Π_{j≠i} 𝒦_j
+    channels joined  𝒦' = Σ_i w_i 𝒦_i / Σ_i w_i       Θ' likewise
+    positions joined 𝒦' = 𝒦_i(s, s') within a branch, 0 between branches; Θ' likewise
+
+Branches that end with weights of their own have independent outputs of mean zero; the first, second and last line need
+that (of all branches but one, for sums and products). Branches that end with an activation are refused there; copies
+of one Gaussian branch, such as `Identity` twice after `Dense`, are not recognised and must not be made. The third line
+needs nothing of the kind, because what follows mixes channels with independent weights; it depends on the widths w_i
+of the finite branches.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+
+from ntk_equiv._check import refusal
+from ntk_equiv._typing import Array
+from ntk_equiv.stax._certificate import EVERYTHING, NOTHING_BUT_SMOOTH, Certificate
+from ntk_equiv.stax._network import Network, without_parameters
+from ntk_equiv.stax._rule import Rule, Trace, rule, static
+from ntk_equiv.stax._state import VARIANCE, Pairs, Points
+
+
+class FanIn(Rule):
+    """What all of them have in common."""
+
+    @property
+    def certificate(self) -> Certificate:
+        """Sums, products and averages of power series with non-negative coefficients are such series."""
+        return EVERYTHING
+
+    def need(self, need: Any) -> Any:
+        return dataclasses.replace(need, gap=False)
+
+
+@rule
+class Sum(FanIn):
+    """Several branches added up."""
+
+    def points(self, points: tuple[Points, ...], need: Any) -> tuple[Points, Trace]:
+        _check_terms(points, "FanInSum")
+        cov = _added([p.cov for p in points])
+        gaussian, wide = all(p.gaussian for p in points), any(p.wide for p in points)
+        summed = dataclasses.replace(points[0], gaussian=gaussian, wide=wide)
+        return summed.with_cov(cov, full=points[0].full), ()
+
+    def pairs(self, pairs: tuple[Pairs, ...], left: Trace, right: Trace, need: Any) -> Pairs:
+        nngp, ntk = _added([p.nngp for p in pairs]), _added([p.ntk for p in pairs])
+        return dataclasses.replace(pairs[0], nngp=nngp, ntk=ntk, gap=None)
+
+
+@rule
+class Product(FanIn):
+    """Several branches multiplied with each other."""
+
+    def points(self, points: tuple[Points, ...], need: Any) -> tuple[Points, Trace]:
+        _check_terms(points, "FanInProd")
+        alone = len(points) == 1 and points[0].gaussian
+        product = dataclasses.replace(points[0], gaussian=alone, wide=any(p.wide for p in points))
+        cov = points[0].cov
+        for branch in points[1:]:
+            cov = None if cov is None or branch.cov is None else cov * branch.cov
+        return product.with_cov(cov, full=points[0].full), ()
+
+    def pairs(self, pairs: tuple[Pairs, ...], left: Trace, right: Trace, need: Any) -> Pairs:
+        nngp, ntk = pairs[0].nngp, pairs[0].ntk
+        for branch in pairs[1:]:
+            before = None if ntk is None else ntk * branch.nngp
+            own = None if branch.ntk is None else nngp * branch.ntk
+            nngp, ntk = nngp * branch.nngp, _added([before, own])
+        return dataclasses.replace(pairs[0], nngp=nngp, ntk=ntk, gap=None)
+
+
+@rule
+class Joined(FanIn):
+    """Several branches one beside the other, along channels or positions."""
+
+    axis: int = static()
+
+    @property
+    def certificate(self) -> Certificate:
+        """That of an average along channels; positions matter otherwise."""
+        return super().certificate if self.axis == -1 else NOTHING_BUT_SMOOTH
+
+    def need(self, need: Any) -> Any:
+        return dataclasses.replace(super().need(need), points=max(need.points, VARIANCE))
+
+    def points(self, points: tuple[Points, ...], need: Any) -> tuple[Points, Trace]:
+        _check_several(points, "FanInConcat")
+        wide, covs = any(p.wide for p in points), [jnp.asarray(p.cov) for p in points]
+        axis = self.spatial(len(points[0].grid))
+        if axis is None:
+            widths = _widths(points)
+            shares = [width / sum(widths) for width in widths]
+            cov = _added([share * cov for share, cov in zip(shares, covs, strict=True)])
+            joined = dataclasses.replace(points[0], gaussian=False, channels=sum(widths), wide=wide)
+            shape = (covs[0].shape[0], *[1] * len(points[0].grid))
+            return joined.with_cov(cov, full=points[0].full), tuple(jnp.full(shape, s, cov.dtype) for s in shares)
+        _check_positions(points, axis)
+        grid = list(points[0].grid)
+        grid[axis] = sum(p.grid[axis] for p in points)
+        joined = dataclasses.replace(points[0], grid=tuple(grid), wide=wide)
+        full = points[0].full
+        return joined.with_cov(_blocks(covs, 1, axis, full=full), full=full), ()
+
+    def pairs(self, pairs: tuple[Pairs, ...], left: Trace, right: Trace, need: Any) -> Pairs:
+        first = pairs[0]
+        ntks = [p.ntk for p in pairs]
+        if left:
+            shares = [first.on_left(share) for share in left]
+            nngp = _added([share * p.nngp for share, p in zip(shares, pairs, strict=True)])
+            ntk = _added([None if k is None else share * k for share, k in zip(shares, ntks, strict=True)])
+            return dataclasses.replace(first, nngp=nngp, ntk=ntk, gap=None)
+        rank = (first.nngp.ndim - first.batch_axes) // (2 if first.full else 1)
+        axis = self.spatial(rank)
+        assert axis is not None
+        nngp = _blocks([p.nngp for p in pairs], first.batch_axes, axis, full=first.full)
+        ntk = None
+        if any(k is not None for k in ntks):
+            present = [jnp.zeros_like(p.nngp) if p.ntk is None else p.ntk for p in pairs]
+            ntk = _blocks(present, first.batch_axes, axis, full=first.full)
+        return dataclasses.replace(first, nngp=nngp, ntk=ntk, gap=None)
+
+    def spatial(self, rank: int) -> int | None:
+        """Which of `rank` spatial axes grows, counted from 0; `None` for channels."""
+        axis = self.axis if self.axis >= 0 else self.axis + rank + 2
+        if not 1 <= axis <= rank + 1:
+            raise refusal(
+                "axis",
+                expected=f"that of channels or positions, 1 to {rank + 1} or {-rank - 1} to -1",
+                got=self.axis,
+                fix="Samples are not joined: kernels between branches would depend on how they are batched.",
+            )
+        return None if axis == rank + 1 else axis - 1
+
+
+def FanInSum() -> Network:
+    """The sum of all branches.
+
+    At most one of them may end without a layer with weights, such as the skip connection of a residual network.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import stax
+        >>> residual = stax.serial(stax.FanOut(2), stax.parallel(stax.Identity(), stax.Dense(3)), stax.FanInSum())
+        >>> print(*residual.kernel_fn(jnp.ones((1, 3))))
+        [[2.]] [[1.]]
+    """
+    return without_parameters(lambda shapes: shapes[0], lambda xs: sum(xs[1:], xs[0]), Sum())
+
+
+def FanInProd() -> Network:
+    """The product of all branches, entry by entry.
+
+    At most one of them may end without a layer with weights, such as the gate of a gated network. The product is not
+    Gaussian, so the next activation comes after the next layer with weights.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> gated = stax.serial(stax.FanOut(2), stax.parallel(stax.Dense(3), stax.Dense(3)), stax.FanInProd())
+        >>> print(*gated.kernel_fn(jnp.full((1, 3), 2.0)))  # 4 · 4, and twice that
+        [[16.]] [[32.]]
+    """
+    return without_parameters(lambda shapes: shapes[0], _multiplied, Product())
+
+
+def FanInConcat(axis: int = -1) -> Network:
+    """All branches one beside the other.
+
+    Along channels, kernels are averages weighted by the widths of the finite branches, and the next activation comes
+    after the next layer with weights. Along a spatial axis every branch must end with a layer with weights.
+
+    Args:
+        axis: the axis of the outputs to join; any but that of the samples.
+
+    Raises:
+        ValueError: samples would be joined, branches differ along another axis, or one that is joined along positions
+            ends without weights.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> branches = stax.parallel(stax.Dense(1, W_std=1.0), stax.Dense(3, W_std=2.0))
+        >>> joined = stax.serial(stax.FanOut(2), branches, stax.FanInConcat())
+        >>> print(joined.kernel_fn(jnp.ones((1, 5)), None, "nngp"))  # (1 · 1 + 3 · 4) / 4
+        [[3.25]]
+    """
+    if isinstance(axis, bool) or not isinstance(axis, int) or axis == 0:
+        fix = "-1 joins channels; samples, axis 0, are not joined."
+        raise refusal("axis", expected="the number of an axis of channels or positions", got=repr(axis), fix=fix)
+    return without_parameters(
+        lambda shapes: _joined_shape(shapes, axis), lambda xs: jnp.concatenate(xs, axis), Joined(axis)
+    )
+
+
+def _multiplied(xs: Any) -> Array:
+    product = xs[0]
+    for x in xs[1:]:
+        product = product * x
+    return product
+
+
+def _joined_shape(shapes: Any, axis: int) -> tuple[int, ...]:
+    joined = list(shapes[0])
+    joined[axis] = sum(shape[axis] for shape in shapes)
+    return tuple(joined)
+
+
+def _added(arrays: list[Any]) -> Any:
+    """The sum of those that are there; `None` if none is."""
+    present = [array for array in arrays if array is not None]
+    return sum(present[1:], present[0]) if present else None
+
+
+def _blocks(arrays: list[Array], batch_axes: int, axis: int, *, full: bool) -> Array:
+    """Kernels joined along a spatial axis, with zeros between positions of different branches."""
+    if not full:
+        return jnp.concatenate(arrays, batch_axes + axis)
+    row = batch_axes + 2 * axis
+    total, start, columns = sum(a.shape[row] for a in arrays), 0, []
+    for array in arrays:
+        widths = [(0, 0)] * array.ndim
+        widths[row] = (start, total - start - array.shape[row])
+        columns.append(jnp.pad(array, widths))
+        start += array.shape[row]
+    return jnp.concatenate(columns, row + 1)
+
+
+def _widths(points: tuple[Points, ...]) -> list[int]:
+    """How many channels each branch has."""
+    _check_equal_grids(points)
+    widths = [p.channels for p in points if p.channels is not None]
+    if len(widths) < len(points):
+        fix = "Begin each branch with a Dense layer."
+        raise refusal("layers", expected="branches of known width", got="one that passes on its input", fix=fix)
+    return widths
+
+
+def _check_several(points: Any, name: str) -> None:
+    if not isinstance(points, tuple):
+        expected = f"several branches before `{name}`"
+        raise refusal("layers", expected=expected, got="one", fix="Put `FanOut` before it.")
+
+
+def _check_equal_grids(points: tuple[Points, ...]) -> None:
+    grids = [p.grid for p in points]
+    if len(set(grids)) > 1:
+        raise refusal(
+            "layers", expected="branches of equal shape", got=f"grids {grids}", fix="Adjust strides, padding."
+        )
+
+
+def _check_terms(points: tuple[Points, ...], name: str) -> None:
+    _check_several(points, name)
+    _check_equal_grids(points)
+    if sum(not p.gaussian for p in points) > 1:
+        raise refusal(
+            "layers",
+            expected="branches of which at most one ends without weights",
+            got=f"{sum(not p.gaussian for p in points)} such branches",
+            fix="End the others with Dense or Conv; outputs of activations are correlated, so kernels do not add up.",
+        )
+
+
+def _check_positions(points: tuple[Points, ...], axis: int) -> None:
+    """Refuse branches that cannot be joined along a spatial axis."""
+    others = [(*p.grid[:axis], *p.grid[axis + 1 :], p.channels) for p in points]
+    if len(set(others)) > 1:
+        fix = "Adjust strides, padding and widths."
+        raise refusal("layers", expected="branches equal but for the joined axis", got=f"{others}", fix=fix)
+    if not all(p.gaussian for p in points):
+        raise refusal(
+            "layers",
+            expected="branches that all end with weights where positions are joined",
+            got=f"{sum(not p.gaussian for p in points)} that do not",
+            fix="End each with Dense or Conv; kernels between positions of different branches are unknown otherwise.",
+        )

@@ -1,0 +1,61 @@
+"""The Gaussian bell, φ(x) = a exp(b x²).
+
+With s = 1/√(1 − 2bq), z = 2b k s s' and Δ = √((1 − 2bq)(1 − 2bq') − 4b²k²) = √(1 − z²) / (s s'),
+
+    E[φφ]   = a² / Δ
+    E[φ'φ'] = 4a²b² k / Δ³
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ntk_equiv._typing import Array, Scalar
+from ntk_equiv.stax._certificate import EVERYTHING, Certificate
+from ntk_equiv.stax._network import Network, without_parameters
+from ntk_equiv.stax._rule import DualActivation, rule
+
+
+@rule
+class Bell(DualActivation):
+    """The exponential of a multiple of the square."""
+
+    a: Any
+    b: Any
+
+    @property
+    def certificate(self) -> Certificate:
+        """1/√(1 − z²) is a power series in z² with positive coefficients, and z is proportional to the cosine."""
+        return EVERYTHING
+
+    def factors(self, q: Array) -> dict[str, Array]:
+        return {"q": q, "scale": jax.lax.rsqrt(1 - 2 * jnp.asarray(self.b, q.dtype) * q)}
+
+    def second_moment(self, q: Array) -> Array:
+        a, b = (jnp.asarray(p, q.dtype) for p in (self.a, self.b))
+        return a**2 * jax.lax.rsqrt(1 - 4 * b * q)
+
+    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
+        a, b = (jnp.asarray(p, k.dtype) for p in (self.a, self.b))
+        scale = left["scale"] * right["scale"]
+        z = 2 * b * k * scale
+        inverse_delta = scale * jax.lax.rsqrt((1 - z) * (1 + z))
+        return a**2 * inverse_delta, 4 * a**2 * b**2 * k * inverse_delta**3
+
+
+def Gaussian(a: Scalar = 1, b: Scalar = -1) -> Network:
+    """Gaussian bell `a * exp(b * x**2)`.
+
+    Args:
+        a: height.
+        b: minus the inverse squared width. With a positive `b` expectations exist while 4bq < 1 for the variance q of
+            the preactivation; beyond that kernels are NaN.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(1), Gaussian(), stax.Dense(1))
+        >>> print(kernel_fn(jnp.array([[2**0.5]]), None, "nngp").round(6))  # 1 / √(1 + 4 · 2)
+        [[0.333333]]
+    """
+    return without_parameters(lambda shape: shape, lambda x: a * jnp.exp(b * x**2), Bell(a, b))

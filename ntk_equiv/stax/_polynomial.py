@@ -1,0 +1,145 @@
+"""Polynomials, φ(x) = Σ_n c_n xⁿ: monomials and Hermite polynomials among them.
+
+In the orthonormal Hermite polynomials of a Gaussian of variance q, φ has the coefficients q^(l/2) r_l(q), so that
+
+    E[φφ]   = Σ_l r_l(q) r_l(q') k^l,            r_l(q) = Σ_i c_{l+2i} (l + 2i)! / (2^i i! √l!) q^i
+    E[φ'φ'] = Σ_l l r_l(q) r_l(q') k^(l−1)
+
+with no division by norms, so that nothing is singular at zero or coincident inputs.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ntk_equiv._check import real_number, refusal
+from ntk_equiv._typing import Array
+from ntk_equiv.stax._certificate import Certificate
+from ntk_equiv.stax._network import Network, without_parameters
+from ntk_equiv.stax._rule import DualActivation, rule, static
+
+# E[x^(2n)] for x ~ N(0, 1) is no longer a number in double precision beyond this degree n.
+LARGEST_DEGREE = 150
+
+
+@rule
+class PowerSum(DualActivation):
+    """A polynomial, lowest power first."""
+
+    coef: tuple[float, ...] = static()
+
+    @property
+    def certificate(self) -> Certificate:
+        """Smooth; r_l keeps its sign at every variance if the powers it is made of, every second one, share theirs."""
+        halves = [self.coef[parity::2] for parity in (0, 1)]
+        alike = all(min(half, default=0) >= 0 or max(half) <= 0 for half in halves)
+        return Certificate(dot_product=True, nonnegative=alike, smooth=True)
+
+    @property
+    def orders(self) -> tuple[int, ...]:
+        """Those l for which r_l does not vanish identically, highest first."""
+        return tuple(order for order in reversed(range(len(self.coef))) if any(self.coef[order::2]))
+
+    def coordinate(self, order: int, q: Array) -> Array:
+        """r_l at the variance q."""
+        weights = []
+        for i, c in enumerate(self.coef[order::2]):
+            count = math.factorial(order + 2 * i) // (2**i * math.factorial(i) * math.factorial(order))
+            weights.append(c * count * math.sqrt(math.factorial(order)))
+        return _horner(weights, q)
+
+    def factors(self, q: Array) -> dict[str, Array]:
+        return {"q": q} | {str(order): self.coordinate(order, q) for order in self.orders}
+
+    def second_moment(self, q: Array) -> Array:
+        factors = self.factors(q)
+        return self.dual(q, factors, factors)[0]
+
+    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
+        products: list[Any] = [0] * len(self.coef)
+        for order in self.orders:
+            products[order] = left[str(order)] * right[str(order)]
+        return _horner(products, k), _horner([order * p for order, p in enumerate(products)][1:], k)
+
+
+def Polynomial(coef: Sequence[float]) -> Network:
+    """Polynomial `coef[0] + coef[1] * x + coef[2] * x**2 + ...`.
+
+    Args:
+        coef: its coefficients, lowest power first.
+
+    Raises:
+        ValueError: there is no coefficient, one is not a finite number, or the degree exceeds 150.
+
+    Example:
+        >>> _, apply_fn, kernel_fn = Polynomial([1.0, 0.0, 2.0])
+        >>> print(apply_fn((), jnp.array([[3.0]])))
+        [[19.]]
+        >>> kernel_fn.certificate.nonnegative  # 1 and 2, its even powers, have the same sign
+        True
+    """
+    coef = tuple(real_number(c, "coef") for c in np.asarray(coef).tolist()) if np.ndim(coef) == 1 else ()
+    if not 1 <= len(coef) <= LARGEST_DEGREE + 1:
+        fix = f"List the coefficients up to the largest power, which may be {LARGEST_DEGREE}, lowest power first."
+        raise refusal("coef", expected="a sequence of numbers", got=f"{len(coef)} coefficients", fix=fix)
+    return without_parameters(lambda shape: shape, lambda x: _horner(coef, x), PowerSum(coef))
+
+
+def Monomial(degree: int) -> Network:
+    """Power `x**degree`.
+
+    Args:
+        degree: 0 to 150 (neural-tangents: to 5).
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(1), Monomial(3), stax.Dense(1))
+        >>> print(kernel_fn(jnp.array([[1.0]]), None, "nngp"))  # E[u⁶]
+        [[15.]]
+    """
+    return Polynomial([0.0] * _degree(degree) + [1.0])
+
+
+def Hermite(degree: int) -> Network:
+    """Hermite polynomial of probability theory, divided by √(degree!) so that its mean square is 1 at variance 1.
+
+    At variance 1 its kernels are those of neural-tangents, 𝒦' = 𝒦^degree, which assumes that variance everywhere. Here
+    they are right for every variance. Variances are 1 for inputs with ‖x‖² = number of features, `W_std=1` and no bias.
+
+    Args:
+        degree: 0 to 150.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(1), Hermite(3))
+        >>> x = jnp.array([[1.0, 1.0], [1.4, 0.2]])
+        >>> print(kernel_fn(x, None, "nngp").round(4))  # cosines 1 and 0.8, to the third power
+        [[1.    0.512]
+         [0.512 1.   ]]
+    """
+    degree = _degree(degree)
+    coef = np.polynomial.hermite_e.herme2poly([0.0] * degree + [1.0])
+    return Polynomial((coef / math.sqrt(math.factorial(degree))).tolist())
+
+
+def _degree(degree: Any) -> int:
+    whole = isinstance(degree, int | np.integer) and not isinstance(degree, bool)
+    if not whole or not 0 <= degree <= LARGEST_DEGREE:
+        raise refusal(
+            "degree",
+            expected=f"a whole number from 0 to {LARGEST_DEGREE}",
+            got=repr(degree),
+            fix="Moments of higher powers are too large for floating-point numbers.",
+        )
+    return int(degree)
+
+
+def _horner(coef: Any, x: Array) -> Array:
+    """Σ_n coef[n] xⁿ in the shape of `x`."""
+    value = jnp.zeros_like(x)
+    for n in reversed(range(len(coef))):
+        value = coef[n] + (value if n == len(coef) - 1 else value * x)
+    return value

@@ -1,0 +1,62 @@
+"""The activation of the squared-exponential kernel, φ(x) = √2 sin(√(2γ) x + π/4).
+
+E[φφ]   = exp(−γ (q + q' − 2k))
+E[φ'φ'] = 2γ E[φφ]
+
+After one dense layer of unit variance without bias, E[φφ] = exp(−γ ‖x − x'‖² / d) for inputs of d features.
+"""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+
+from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._typing import Array, Scalar
+from ntk_equiv.stax._certificate import EVERYTHING, Certificate
+from ntk_equiv.stax._network import Network, without_parameters
+from ntk_equiv.stax._rule import DualActivation, rule
+
+
+@rule
+class RadialBasis(DualActivation):
+    """The sine whose kernel depends on the distance alone."""
+
+    gamma: Any
+
+    @property
+    def certificate(self) -> Certificate:
+        """The exponential series of 2γ √(q q') times the cosine has positive coefficients."""
+        return EVERYTHING
+
+    def second_moment(self, q: Array) -> Array:
+        return jnp.ones_like(q)
+
+    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
+        gamma = jnp.asarray(self.gamma, k.dtype)
+        nngp = jnp.exp(-gamma * (left["q"] + right["q"] - 2 * k))
+        return nngp, 2 * gamma * nngp
+
+
+def Rbf(gamma: Scalar = 1.0) -> Network:
+    """Sine `sqrt(2) * sin(sqrt(2 * gamma) * x + pi / 4)`, whose kernel is the squared exponential.
+
+    Args:
+        gamma: 1 / (2 l²) for the length scale l, at least 0.
+
+    Raises:
+        ValueError: `gamma` is negative.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(1), Rbf(0.5))
+        >>> print(kernel_fn(jnp.array([[0.0]]), jnp.array([[0.0], [1.0]]), "nngp").round(6))  # 1 and e^(−1/2)
+        [[1.       0.606531]]
+    """
+    if is_concrete(gamma) and not gamma >= 0:
+        raise refusal("gamma", expected="at least 0", got=gamma, fix="It is 1 / (2 l²) for the length scale l.")
+
+    def function(x: Array) -> Array:
+        return math.sqrt(2) * jnp.sin(jnp.sqrt(2 * jnp.asarray(gamma, x.dtype)) * x + math.pi / 4)
+
+    return without_parameters(lambda shape: shape, function, RadialBasis(gamma))

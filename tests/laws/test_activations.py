@@ -1,0 +1,54 @@
+"""Kernels of smooth activations are Gaussian expectations of the functions that finite networks apply."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ntk_equiv import stax
+from tests.architectures import arcsine_dual
+from tests.tolerances import assert_close
+
+ACTIVATIONS = {
+    "gaussian": stax.Gaussian(1.3, -0.4),
+    "growing gaussian": stax.Gaussian(0.8, 0.02),
+    "exp": stax.Exp(0.7, -0.6),
+    "rbf": stax.Rbf(0.3),
+    "sigmoid-like": stax.Sigmoid_like(),
+    "constant": stax.Monomial(0),
+    "monomial": stax.Monomial(7),
+    "polynomial": stax.Polynomial([0.4, -1.1, 0.0, 0.3, -0.2]),
+    "hermite, at variances that are not 1": stax.Hermite(4),
+    "elementwise": stax.Elementwise(jax.scipy.special.erf, arcsine_dual),
+    "elementwise with derivative": stax.Elementwise(
+        jnp.square, lambda k, q1, q2: q1 * q2 + 2 * k**2, lambda k, q1, q2: 4 * k
+    ),
+    "gelu": stax.Gelu(),
+    "sin": stax.Sin(0.9, 0.7, 0.3),
+}
+
+# Two samples apart, one twice, opposite ones, one that is zero.
+X = np.array([[0.9, -0.4], [0.9, -0.4], [-0.5, -0.8], [-0.9, 0.4], [0.0, 0.0]])
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(100)
+# Weights of a network with two inputs, on a grid: u = w · x is Gaussian with covariance x · x'.
+W = np.stack(np.meshgrid(NODES, NODES, indexing="ij")).reshape(2, -1)
+P = np.outer(WEIGHTS, WEIGHTS).ravel() / (2 * np.pi)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_kernels_are_expectations_over_weights(name):
+    _, apply_fn, _ = ACTIVATIONS[name]
+    features = jnp.asarray(X @ W)
+    values, slopes = jax.jvp(lambda u: apply_fn((), u), (features,), (jnp.ones_like(features),))
+    nngp, derivative = (np.einsum("aw,bw,w->ab", f, f, P) for f in (np.asarray(values), np.asarray(slopes)))
+    kernel = stax.serial(stax.Dense(1, 2**0.5), ACTIVATIONS[name]).kernel_fn(jnp.asarray(X))
+    assert_close(kernel.nngp, nngp, {"float64": 1e-11})
+    assert_close(kernel.ntk, X @ X.T * derivative, {"float64": 1e-11})
+
+
+def test_other_expectations_would_be_noticed():
+    """A quadrature that is right for one function tells it from its neighbour."""
+    values = stax.Hermite(4).apply_fn((), jnp.asarray(X @ W))
+    kernel = stax.serial(stax.Dense(1, 2**0.5), stax.Hermite(5)).kernel_fn(jnp.asarray(X), None, "nngp")
+    with pytest.raises(AssertionError):
+        assert_close(kernel, np.einsum("aw,bw,w->ab", values, values, P), {"float64": 1e-3})
