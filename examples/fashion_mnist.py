@@ -49,7 +49,7 @@ class Settings:
 PRESETS = {
     "quick": Settings((4, 8, 16), (5, 10, 20), 500, 100, 4, 32, 12, 60),
     "paper": Settings((4, 8, 16), (5, 10, 100), 60_000, 10_000, 10, 64, 100, 1000),
-    "test": Settings((8,), (2, 4), 24, 5, 2, 16, 3, 4, drawn=True),
+    "test": Settings((8,), (2, 4), 24, 4, 2, 16, 7, 4, drawn=True),
 }
 
 

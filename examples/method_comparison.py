@@ -29,6 +29,7 @@ from ntk_equiv import ensembles, plotting
 METHODS = {"ensemble": "DeepEns+DA", "single": "only DA", "group": "group CNN", "canonical": "Canon"}
 TRIED = ("fashion", "mnist", "cifar10")
 SO2_SETS = ("mnist",)
+BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
 PAPER = {
     "ensemble": {4: "3.85 ± 0.12", 8: "7.72 ± 0.34", 16: "15.24 ± 0.69"},
     "single": {4: "3.41 ± 0.18", 8: "6.73 ± 0.24", 16: "12.77 ± 0.71"},
@@ -58,7 +59,7 @@ class Settings:
 PRESETS = {
     "quick": Settings((4, 8, 16), 10, 300, 100, 4, 32, (32, 32, 256), (32, 16), 12, 60),
     "paper": Settings((4, 8, 16), 10, 60_000, 10_000, 10, 64, (64, 128, 512), (64, 64), 100, 1000),
-    "test": Settings((8,), 3, 16, 4, 2, 16, (8, 8, 16), (8, 8), 3, 4, drawn=True),
+    "test": Settings((8,), 2, 16, 4, 2, 16, (8, 8, 16), (8, 8), 7, 4, drawn=True),
 }
 
 
@@ -145,7 +146,7 @@ def comparison_figure(settings, found):
         ax.set_title(SETS[name], loc="left")
         ax.set_xticks(range(len(settings.orders)), [f"C{order}" for order in settings.orders])
     axes[0].set_ylabel("orbit same prediction / k\n(mean, and deviation over the epochs)")
-    axes[-1].legend(loc="best")
+    axes[len(axes) // 2].legend(**BELOW, ncols=len(METHODS))
     return fig
 
 
@@ -161,7 +162,7 @@ def so2_figure(settings, found):
             plotting.measured(ax, epochs, values, errors, label=f"C{order}", number=number, joined=True)
         ax.set_title(f"{METHODS[method]}, on {SETS['mnist']}", loc="left")
         ax.set(xlabel="epoch (bars: standard error)", xticks=epochs)
-        ax.legend(loc="lower right")
+        ax.legend(**BELOW, ncols=len(settings.orders))
     axes[0].set_ylabel("fraction of SO(2) with\nthe same prediction")
     return fig
 
