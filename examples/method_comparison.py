@@ -29,7 +29,6 @@ from ntk_equiv import ensembles, plotting
 METHODS = {"ensemble": "DeepEns+DA", "single": "only DA", "group": "group CNN", "canonical": "Canon"}
 TRIED = ("fashion", "mnist", "cifar10")
 SO2_SETS = ("mnist",)
-BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
 PAPER = {
     "ensemble": {4: "3.85 ± 0.12", 8: "7.72 ± 0.34", 16: "15.24 ± 0.69"},
     "single": {4: "3.41 ± 0.18", 8: "6.73 ± 0.24", 16: "12.77 ± 0.71"},
@@ -146,7 +145,7 @@ def comparison_figure(settings, found):
         ax.set_title(SETS[name], loc="left")
         ax.set_xticks(range(len(settings.orders)), [f"C{order}" for order in settings.orders])
     axes[0].set_ylabel("orbit same prediction / k\n(mean, and deviation over the epochs)")
-    axes[len(axes) // 2].legend(**BELOW, ncols=len(METHODS))
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(METHODS))
     return fig
 
 
@@ -162,8 +161,8 @@ def so2_figure(settings, found):
             plotting.measured(ax, epochs, values, errors, label=f"C{order}", number=number, joined=True)
         ax.set_title(f"{METHODS[method]}, on {SETS['mnist']}", loc="left")
         ax.set(xlabel="epoch (bars: standard error)", xticks=epochs)
-        ax.legend(**BELOW, ncols=len(settings.orders))
     axes[0].set_ylabel("fraction of SO(2) with\nthe same prediction")
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(settings.orders))
     return fig
 
 
