@@ -37,7 +37,29 @@ def convolutional(end: str, padding: str):
     return build
 
 
+def normalized(depth: int):
+    """`depth` hidden layers, each normalised before its ReLU."""
+
+    def build(s):
+        return s.serial(*[s.Dense(1, 1.4, 0.1), s.LayerNorm(), s.Relu()] * depth, s.Dense(1, 1.0, 0.1))
+
+    return build
+
+
+def transformer(end: str, **attention):
+    """Two blocks of attention, normalisation and a hidden layer, then `end`."""
+
+    def build(s):
+        block = [s.GlobalSelfAttention(1, 1, 1, 1, b_std=0.1, **attention), s.LayerNorm(), s.Dense(1, 1.4), s.Relu()]
+        return s.serial(s.Dense(1), *block * 2, getattr(s, end)(), s.Dense(1))
+
+    return build
+
+
 VECTORS, IMAGES, FEW_IMAGES = (2000, 200), (120, 28, 28, 1), (8, 28, 28, 1)
+SENTENCES, PATCHES = (60, 32, 16), (40, 8, 8, 3)
+EMBEDDED = {"pos_emb_type": "SUM", "pos_emb_decay_fn": lambda d: jnp.exp(-d / 8), "val_pos_emb": True}
+BILINEAR = {"linear_scaling": False, "attention_mechanism": "IDENTITY", "W_key_std": 0.2, "W_out_std": 0.2}
 
 # Question, network, shape of the inputs, how much faster we mean to be in float32 and float64.
 CASES = [
@@ -49,6 +71,11 @@ CASES = [
     ("conv SAME + flatten, 120 images", convolutional("Flatten", "SAME"), IMAGES, (6, 4)),
     ("conv VALID + flatten, 120 images", convolutional("Flatten", "VALID"), IMAGES, (6, 4)),
     ("conv SAME + global average, 8 images", convolutional("GlobalAvgPool", "SAME"), FEW_IMAGES, (5, 3)),
+    ("dense ReLU with LayerNorm, depth 3, 2000 points", normalized(3), VECTORS, (2, 2)),
+    ("attention + flatten, 60 × 32 tokens", transformer("Flatten"), SENTENCES, (2, 2)),
+    ("attention + global average, 40 × 8 × 8", transformer("GlobalAvgPool"), PATCHES, (2, 2)),
+    ("attention, embedded, 60 × 32 tokens", transformer("Flatten", **EMBEDDED), SENTENCES, (2, 2)),
+    ("attention, root scaling, 60 × 32 tokens", transformer("Flatten", **BILINEAR), SENTENCES, (2, 2)),
 ]
 
 

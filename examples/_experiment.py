@@ -8,44 +8,27 @@ An experiment is four functions of its settings, which come in presets:
     figures(settings, found)            the figures, by name
 
 `found[part][name]` are the arrays of all parts, read back from the files that `compute` left: figures are always drawn
-from what is stored, so that `--redraw` needs neither data nor training.
-
-    results/ising-quick/
-        about.json          settings, versions, machine, and how long each part took
-        <part>.npz          what a part returned
-        checkpoints/        of parts that are under way
-        table.txt  *.pdf  *.png
+from what is stored, so that `--redraw` needs neither data nor training. The files are told of in `_results.py`.
 """
 
 import argparse
 import contextlib
 import dataclasses
-import json
+import io
 import os
-import platform
-import shutil
 import sys
-import time
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
+from _results import ABOUT, Arrays, Refused, Results, stored, whole
 from matplotlib.figure import Figure
 
 from ntk_equiv import ensembles, plotting
 
-Arrays = Mapping[str, np.ndarray]
-VERSIONS = ("ntk-equiv", "jax", "flax", "optax", "numpy", "matplotlib")
 # What a shell expects: bad usage, and a program that was interrupted.
 BAD_USAGE, INTERRUPTED = 2, 130
-
-
-class Refused(Exception):
-    """Something that the user has to put right; shown without a traceback."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +39,7 @@ class Experiment:
     about: str
     presets: Mapping[str, Any]
     load: Callable[[Any, Path | None], Any]
-    compute: Callable[[Any, Any, "Results"], None]
+    compute: Callable[[Any, Any, Results], None]
     table: Callable[[Any, Mapping[str, Arrays]], str]
     figures: Callable[[Any, Mapping[str, Arrays]], Mapping[str, Figure]]
 
@@ -77,8 +60,12 @@ class Experiment:
         except Refused as error:
             print(f"{self.name}: {error}", file=sys.stderr)
             return BAD_USAGE
+        except BrokenPipeError:  # whoever reads what is printed has seen enough; the files are all written
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:
-            print(f"{self.name}: {error}. What was finished before is in {folder}, and is kept.", file=sys.stderr)
+            kept = f" What was finished before is in {folder}, and is kept." if (folder / ABOUT).exists() else ""
+            print(f"{self.name}: {error}.{kept}", file=sys.stderr)
             return 1
         return 0
 
@@ -86,7 +73,7 @@ class Experiment:
         settings = dataclasses.replace(self.presets[asked.preset], seed=asked.seed)
         try:
             data = self.load(settings, asked.data_dir)
-        except (ValueError, FileNotFoundError) as error:
+        except (ValueError, OSError, ImportError) as error:
             raise Refused(f"the data cannot be used: {error}") from error
         results = Results(folder, self.name, asked.preset, settings, restart=asked.restart, progress=not asked.quiet)
         self.compute(settings, data, results)
@@ -94,12 +81,15 @@ class Experiment:
 
     def _show(self, folder: Path, settings: Any, found: Mapping[str, Arrays]) -> None:
         text = self.table(settings, found)
-        print(text)
-        (folder / "table.txt").write_text(text + "\n")
+        with whole(folder / "table.txt") as file:
+            file.write(f"{text}\n".encode())
         with plotting.style():
-            for name, figure in self.figures(settings, found).items():
-                for path in plotting.save(figure, folder / name):
-                    print(path)
+            drawn = self.figures(settings, found).items()
+            paths = [path for name, figure in drawn for path in plotting.save(figure, folder / name)]
+        # Printed last, and whatever the screen can show: a table holds signs that not every one knows.
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")
+        print(text, *paths, sep="\n", flush=True)
 
     def _parsed(self, arguments: list[str] | None) -> argparse.Namespace:
         kind = argparse.RawDescriptionHelpFormatter
@@ -108,10 +98,11 @@ class Experiment:
         )
         parser.add_argument("--preset", choices=list(self.presets), default="quick", help="sizes (default: quick)")
         parser.add_argument("--results", type=Path, help=f"folder (default: results/{self.name}-PRESET)")
-        parser.add_argument("--redraw", action="store_true", help="table and figures again, from stored results")
-        parser.add_argument("--restart", action="store_true", help="forget the results that are in the folder")
+        either = parser.add_mutually_exclusive_group()
+        either.add_argument("--redraw", action="store_true", help="table and figures again, from stored results")
+        either.add_argument("--restart", action="store_true", help="forget the results that are in the folder")
         parser.add_argument("--data-dir", type=Path, help="where files of data lie (default: $NTK_EQUIV_DATA)")
-        parser.add_argument("--seed", type=int, default=0, help="of all that is random (default: 0)")
+        parser.add_argument("--seed", type=_seed, default=0, help="of all that is random (default: 0)")
         parser.add_argument("--quiet", action="store_true", help="no progress bars")
         return parser.parse_args(arguments)
 
@@ -127,116 +118,8 @@ def double_precision() -> Iterator[None]:
         jax.config.update("jax_enable_x64", before)
 
 
-class Results:
-    """A folder of results, one file for each part that is finished."""
-
-    def __init__(self, folder: Path, name: str, preset: str, settings: Any, *, restart: bool, progress: bool) -> None:
-        self.folder, self.progress = folder, progress
-        self.found: dict[str, dict[str, np.ndarray]] = {}
-        if restart:
-            forget(folder)
-        asked = {"experiment": name, "preset": preset, "settings": _plain(settings)}
-        if folder.exists() and any(folder.iterdir()):
-            self.about = _read_about(folder)
-            there = {key: self.about.get(key) for key in asked}
-            if there != asked:
-                differ = ", ".join(
-                    f"{key}: {there[key]} instead of {asked[key]}" for key in asked if there[key] != asked[key]
-                )
-                fix = "Name another folder with --results, or throw its results away with --restart"
-                raise Refused(f"{folder} holds results of something else ({differ}). {fix}.")
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.about = asked | {"versions": _versions(), "machine": _machine(), "seconds": {}}
-            _write(folder / "about.json", json.dumps(self.about, indent=2).encode())
-
-    def part(self, name: str, function: Callable[..., Arrays], /, *arguments: Any) -> Arrays:
-        """What `function(*arguments)` returns, a dictionary of arrays: computed once, then read from its file."""
-        path = self.folder / f"{name}.npz"
-        if not path.exists():
-            start = time.perf_counter()
-            arrays = {key: np.asarray(value) for key, value in function(*arguments).items()}
-            self.about["seconds"][name] = round(time.perf_counter() - start, 1)
-            temporary = path.with_suffix(".writing")
-            with temporary.open("wb") as file:
-                np.savez_compressed(file, **arrays)
-            temporary.replace(path)
-            _write(self.folder / "about.json", json.dumps(self.about, indent=2).encode())
-            shutil.rmtree(self.checkpoint(name), ignore_errors=True)
-        self.found[name] = _read(path)
-        return self.found[name]
-
-    def checkpoint(self, name: str, /) -> Path:
-        """The folder for checkpoints of a part that trains, which are dropped once it is finished."""
-        return self.folder / "checkpoints" / name
-
-    def train(self, name: str, module: Any, data: Any, /, **settings: Any) -> ensembles.Run:
-        """`ensembles.train` with a bar and checkpoints, from which an interrupted run goes on."""
-        folder = self.checkpoint(name)
-        if self.progress:
-            print(f"training {name}", file=sys.stderr)
-        return ensembles.train(module, data, checkpoint=folder, resume=True, progress=self.progress, **settings)
-
-
-def stored(folder: Path, name: str, presets: Mapping[str, Any]) -> tuple[Any, dict[str, Arrays]]:
-    """Settings and arrays of a folder of results."""
-    about = _read_about(folder)
-    if about.get("experiment") != name:
-        raise Refused(
-            f"{folder} holds results of {about.get('experiment')}, not of {name}. Name another with --results."
-        )
-    found: dict[str, Arrays] = {part: _read(folder / f"{part}.npz") for part in about["seconds"]}
-    if not found:
-        raise Refused(f"{folder} holds no finished part yet. Run it without --redraw first.")
-    return type(presets[about["preset"]])(**about["settings"]), found
-
-
-def forget(folder: Path) -> None:
-    """Remove a folder of results, and nothing that is not one."""
-    if folder.exists() and any(folder.iterdir()):
-        _read_about(folder)
-        shutil.rmtree(folder)
-
-
-def _read_about(folder: Path) -> dict[str, Any]:
-    try:
-        return json.loads((folder / "about.json").read_text())
-    except FileNotFoundError:
-        kind = "holds something other than results" if folder.is_dir() else "is not there"
-        raise Refused(f"{folder} {kind}. Name a new or empty folder with --results.") from None
-    except json.JSONDecodeError as error:
-        raise Refused(f"{folder}/about.json is damaged ({error}). Remove the folder, or name another.") from None
-
-
-def _read(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path) as file:
-            return dict(file)
-    except FileNotFoundError:
-        raise Refused(f"{path} is missing. Run it without --redraw.") from None
-    except (zipfile.BadZipFile, ValueError, EOFError) as error:
-        raise Refused(f"{path} is damaged ({error}). Remove it, and it is computed again.") from None
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file as a whole or not at all."""
-    temporary = path.with_suffix(".writing")
-    temporary.write_bytes(content)
-    temporary.replace(path)
-
-
-def _plain(settings: Any) -> Any:
-    return json.loads(json.dumps(dataclasses.asdict(settings)))
-
-
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version()} | {name: version(name) for name in VERSIONS}
-
-
-def _machine() -> dict[str, Any]:
-    devices = jax.devices()
-    return {
-        "devices": f"{len(devices)} x {devices[0].device_kind}",
-        "cores": os.cpu_count(),
-        "system": platform.system(),
-    }
+def _seed(text: str) -> int:
+    seed = int(text)
+    if not 0 <= seed < 2**32:
+        raise argparse.ArgumentTypeError(f"must lie between 0 and {2**32 - 1}, got {seed}")
+    return seed

@@ -5,6 +5,8 @@ The library follows one line of thought, and this is where its parts lie on it:
 - `stax` builds an architecture as a triple `(init_fn, apply_fn, kernel_fn)`, the last of which knows the NNGP and the
   neural tangent kernel of the infinitely wide network;
 - `gram` evaluates any such `kernel_fn` on many points, in tiles of bounded memory;
+- `empirical` has the kernels of networks of finite width: `empirical_kernel_fn` those of any one network,
+  `monte_carlo_kernel_fn` their mean over random ones;
 - `groups` are finite groups with their irreps, and the rotation groups; `reps` are the ways in which they act on
   vectors, images and graphs;
 - `augment` makes a training set of all images of given points under a group;
@@ -16,6 +18,8 @@ The library follows one line of thought, and this is where its parts lie on it:
 - `metrics` measure how invariant their predictions are;
 - `datasets` are the problems and image sets of the paper, each with its symmetry;
 - `plotting` draws figures, in one style;
+- `planning` puts all this together for data of your own: how many members, how long to train, how large an error, on
+  which inputs; also from the command line, as `ntk-equiv plan`;
 - `interop` lets networks written for neural-tangents take part.
 
 Importing `ntk_equiv` is cheap: each part is loaded when it is first used.
@@ -29,18 +33,21 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
     from ntk_equiv import (
         bounds,
         datasets,
+        empirical,
         ensembles,
         filters,
         groups,
         infinite,
         interop,
         metrics,
+        planning,
         plotting,
         reps,
         stax,
         theorems,
     )
     from ntk_equiv._gram import gram
+    from ntk_equiv.empirical import empirical_kernel_fn, monte_carlo_kernel_fn
     from ntk_equiv.infinite import InfiniteEnsemble, ensemble_cov, ensemble_mean
     from ntk_equiv.orbits import augment
 
@@ -49,6 +56,8 @@ __all__ = [
     "augment",
     "bounds",
     "datasets",
+    "empirical",
+    "empirical_kernel_fn",
     "ensemble_cov",
     "ensemble_mean",
     "ensembles",
@@ -58,6 +67,8 @@ __all__ = [
     "infinite",
     "interop",
     "metrics",
+    "monte_carlo_kernel_fn",
+    "planning",
     "plotting",
     "reps",
     "stax",
@@ -70,6 +81,8 @@ _HOME = {
     "augment": "ntk_equiv.orbits",
     "bounds": "ntk_equiv.bounds",
     "datasets": "ntk_equiv.datasets",
+    "empirical": "ntk_equiv.empirical",
+    "empirical_kernel_fn": "ntk_equiv.empirical",
     "ensemble_cov": "ntk_equiv.infinite",
     "ensemble_mean": "ntk_equiv.infinite",
     "ensembles": "ntk_equiv.ensembles",
@@ -79,6 +92,8 @@ _HOME = {
     "infinite": "ntk_equiv.infinite",
     "interop": "ntk_equiv.interop",
     "metrics": "ntk_equiv.metrics",
+    "monte_carlo_kernel_fn": "ntk_equiv.empirical",
+    "planning": "ntk_equiv.planning",
     "plotting": "ntk_equiv.plotting",
     "reps": "ntk_equiv.reps",
     "stax": "ntk_equiv.stax",

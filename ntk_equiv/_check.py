@@ -14,10 +14,14 @@ import numpy as np
 def refusal(argument: str, *, expected: str, got: Any, fix: str, kind: type[Exception] = ValueError) -> Exception:
     """The exception for a bad argument, worded as everywhere else in the library.
 
+    It has the attribute `argument`, by which a program tells what its user has to put right from an error of its own.
+
     >>> refusal("tile", expected="a positive integer", got=0, fix="Leave it out to have one chosen.")
     ValueError('`tile` must be a positive integer, got 0. Leave it out to have one chosen.')
     """
-    return kind(f"`{argument}` must be {expected}, got {got}. {fix}")
+    error = kind(f"`{argument}` must be {expected}, got {got}. {fix}")
+    error.argument = argument  # type: ignore[attr-defined]
+    return error
 
 
 def one_of(value: Any, options: tuple, argument: str) -> Any:

@@ -10,6 +10,7 @@ and about each pair once; other ones are called on two batches of inputs at a ti
 import math
 from collections import deque
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ntk_equiv._check import is_concrete, positive_integer, refusal
+from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Get, Inputs, KernelFn
 
 # Large enough to keep all cores busy, small enough for a few such arrays to stay in cache.
@@ -74,7 +76,9 @@ def gram(
         whole = kernel_fn(x1, x2, get)
         return jax.tree.map(_symmetrized, whole) if symmetric else whole
     # Known points may still meet a function that is being traced: what is known is evaluated now, not in its program.
-    with jax.ensure_compile_time_eval():
+    # Only there: inside of programs that are compiled here it would evaluate every known number by itself.
+    traced = not is_concrete(jnp.zeros(()))
+    with jax.ensure_compile_time_eval() if traced else nullcontext():
         return _in_tiles(kernel_fn, x1, x2, get, tile, progress)
 
 
@@ -85,6 +89,8 @@ def _in_tiles(kernel_fn: KernelFn, x1: Inputs, x2: Inputs | None, get: Any, tile
     _check_finite(x1, "x1")
     _check_finite(x2, "x2")
     halves: Any = Guest.wrapped(kernel_fn)
+    # Some kernel functions do less for a sample if they know what will be asked about it.
+    halves = halves.asked(get) if hasattr(halves, "asked") else halves
     size = _tile_size(halves, x1) if tile is None else positive_integer(tile, "tile")
     left = halves.points(x1)
     right = left if symmetric else halves.points(x2)
@@ -101,7 +107,7 @@ def _in_tiles(kernel_fn: KernelFn, x1: Inputs, x2: Inputs | None, get: Any, tile
     return result.arrays()
 
 
-@jax.tree_util.register_dataclass
+@dataclass_pytree
 @dataclass(frozen=True)
 class Guest:
     """Any kernel function, dressed as two halves of which the first does nothing."""

@@ -92,6 +92,17 @@ def side_by_side(fan_in: Callable, *branches: Callable[[Any], list]) -> Callable
     return build
 
 
+def attention(*tail: Callable[[Any], Any], **settings: Any) -> Callable:
+    """A hidden layer with ReLU, self-attention with all standard deviations set, then the given layers."""
+    stds = {"W_key_std": 1.2, "W_value_std": 0.8, "W_query_std": 0.9, "W_out_std": 1.1, "b_std": 0.3}
+
+    def build(stax: Any) -> Any:
+        body = stax.Dense(6, 1.3, 0.2), stax.Relu()
+        return stax.serial(*body, stax.GlobalSelfAttention(4, 6, 5, 2, **stds | settings), *(one(stax) for one in tail))
+
+    return build
+
+
 def joined_positions(*tail: Callable[[Any], Any], axis: int, rank: int) -> Callable:
     """Two convolutions joined along a spatial axis, an activation, and the given layers."""
 
@@ -100,6 +111,20 @@ def joined_positions(*tail: Callable[[Any], Any], axis: int, rank: int) -> Calla
         branches = stax.parallel(*(stax.Conv(8, shape, W_std=1.3, b_std=0.3) for shape in shapes))
         layers = [stax.FanOut(2), branches, stax.FanInConcat(axis), stax.Erf()]
         return stax.serial(*layers, *(layer(stax) for layer in tail))
+
+    return build
+
+
+def standard(*layers: tuple) -> Callable:
+    """Layers with ReLU in standard parameterization, given as (name, width, factor of the width, *settings)."""
+
+    def build(stax: Any) -> Any:
+        body, factor = [], 1
+        for name, width, scaled, *settings in layers:
+            form = {"parameterization": "standard", "s": (factor, scaled), "W_std": 1.3, "b_std": 0.2}
+            body += [getattr(stax, name)(width, *settings, **form), stax.Relu()]
+            factor = scaled
+        return stax.serial(*body, stax.Flatten(), stax.Dense(2, 1.2, None, parameterization="standard", s=(factor, 1)))
 
     return build
 
@@ -119,9 +144,31 @@ def arcsine_dual(cov12: jax.Array, var1: jax.Array, var2: jax.Array) -> jax.Arra
     return 2 / jnp.pi * jnp.arcsin(2 * cov12 / jnp.sqrt((1 + 2 * var1) * (1 + 2 * var2)))
 
 
+def _normalized(stax: Any) -> Any:
+    first, second = stax.LayerNorm(), stax.LayerNorm(eps=0.3)
+    hidden = [stax.Dense(8, 1.3, 0.2), first, stax.Relu(), stax.Dense(8, 1.3, 0.2), second, stax.Erf()]
+    return stax.serial(*hidden, stax.Dense(1))
+
+
+def _normalized_over_positions(stax: Any) -> Any:
+    columns, all_axes = stax.LayerNorm((1, -1), 0.1), stax.LayerNorm((1, 2, 3), 0.2)
+    body = [stax.Conv(8, (3, 2), b_std=0.2), columns, stax.Relu(), stax.Conv(8, (2, 2)), all_axes, stax.Gelu()]
+    return stax.serial(*body, stax.GlobalAvgPool(), stax.Dense(1))
+
+
+def _only_attention(stax: Any) -> Any:
+    embedded = stax.GlobalSelfAttention(4, 4, 4, 2, pos_emb_type="SUM", val_pos_emb=True)
+    bilinear = stax.GlobalSelfAttention(4, 4, 4, 2, False, attention_mechanism="IDENTITY")
+    return stax.serial(embedded, bilinear)
+
+
+_CLOSE = {"pos_emb_decay_fn": lambda d: jnp.exp(-d / 2), "W_pos_emb_std": 0.7}
+_BILINEAR = {"linear_scaling": False, "attention_mechanism": "IDENTITY"}
+
 _dense = lambda stax: stax.Dense(1, 1.3, 0.2)  # noqa: E731
 _flatten = lambda stax: stax.Flatten()  # noqa: E731
 _gap = lambda stax: stax.GlobalAvgPool()  # noqa: E731
+_relu = lambda stax: stax.Relu()  # noqa: E731
 
 ARCHITECTURES = [
     Architecture("linear", lambda s: s.Dense(1, 1.5, 0.5), (7,)),
@@ -194,6 +241,33 @@ ARCHITECTURES = [
         "volume",
         lambda s: s.serial(s.Conv(8, (2, 2, 2), padding="SAME", b_std=0.1), s.Relu(), s.GlobalAvgPool(), s.Dense(1)),
         (3, 2, 3, 2),
+    ),
+    Architecture("layer-norm", _normalized, (7,)),
+    Architecture("layer-norm-over-positions", _normalized_over_positions, (6, 5, 2)),
+    Architecture("standard-dense", standard(("Dense", 6, 3), ("Dense", 5, 2)), (7,)),
+    Architecture(
+        "standard-conv",
+        lambda s: s.serial(
+            standard(("Conv", 4, 3, (3, 2)), ("Conv", 5, 1, (2, 2), None, "SAME"))(s), _relu(s), _dense(s)
+        ),
+        (5, 4, 2),
+    ),
+    Architecture("attention", attention(_relu, _flatten, _dense), (4, 3)),
+    Architecture("attention-only", _only_attention, (4, 2)),
+    Architecture(
+        "attention-concat",
+        attention(
+            lambda s: s.LayerNorm(), _relu, _gap, attention_mechanism="RELU", pos_emb_type="CONCAT", n_chan_pos_emb=5
+        ),
+        (2, 3, 2),
+    ),
+    Architecture(
+        "attention-decaying",
+        attention(attention_mechanism="ABS", pos_emb_type="CONCAT", val_pos_emb=True, pos_emb_p_norm=1, **_CLOSE),
+        (2, 3, 2),
+    ),
+    Architecture(
+        "attention-bilinear-decaying", attention(_relu, _gap, pos_emb_type="SUM", **_BILINEAR, **_CLOSE), (4, 3)
     ),
     Architecture("graph-pooled", gnn(_gap, _dense), (5, 3), graph=True),
     Architecture("graph-nodes", gnn(_dense, depth=1), (4, 3), graph=True),

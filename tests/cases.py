@@ -14,7 +14,7 @@ import numpy as np
 from ntk_equiv import augment, groups, reps, stax
 from ntk_equiv.orbits import AugmentedSet
 from ntk_equiv.stax import Graph
-from tests.architectures import cnn, gnn, mlp
+from tests.architectures import attention, cnn, gnn, mlp
 
 GROUPS = {
     "trivial": groups.trivial(),
@@ -166,6 +166,21 @@ def _deep(stax: Any) -> Any:
     return stax.serial(conv, stax.Conv(8, (2, 2), None, "VALID", 1.4, 0.1), stax.Erf(), _flat(stax))
 
 
+def _on_group(stax: Any) -> Any:
+    lift = stax.LiftingConv(8, (2, 2), (2, 2), "VALID", 1.4, 0.1, group="D4")
+    return stax.serial(lift, stax.Relu(), stax.GroupConv(8, (1, 1), None, "VALID", 1.3, 0.2, group="D4"))
+
+
+def _normalized(stax: Any) -> Any:
+    conv = stax.Conv(8, (3, 3), (1, 1), "SAME", 1.4, 0.1)
+    return stax.serial(conv, stax.LayerNorm((1, 2, 3), 0.1), stax.Relu(), _pooled(stax))
+
+
+def _closeness(distance: Any) -> Any:
+    """Covariance of positional embeddings."""
+    return jnp.exp(-distance / 2)
+
+
 # Biases everywhere: without them the kernels of symmetric data are singular.
 NETWORKS: dict[str, Callable] = {
     "MLP": mlp(lambda s: s.Relu(), 2),
@@ -181,6 +196,11 @@ NETWORKS: dict[str, Callable] = {
     "CNN with pooling": _deep,
     "GNN": gnn(_pooled, depth=2),
     "GNN, nodes": gnn(depth=1),
+    "group CNN, features": _on_group,
+    "CNN, normalised": _normalized,
+    "attention": attention(lambda s: s.Relu(), _pooled),
+    "attention, independent embeddings": attention(_flat, pos_emb_type="CONCAT", val_pos_emb=True),
+    "attention, decaying embeddings": attention(pos_emb_type="SUM", val_pos_emb=True, pos_emb_decay_fn=_closeness),
 }
 _ROWS = {
     "MLP": (
@@ -206,6 +226,11 @@ _ROWS = {
     "CNN with pooling": ("images, D4",),
     "GNN": ("relabelling with features, S4",),
     "GNN, nodes": ("node features, O", "relabelling, C5"),
+    "group CNN, features": ("images, D4",),
+    "CNN, normalised": ("images, D2",),
+    "attention": ("translations",),
+    "attention, independent embeddings": ("relabelling with features, S4",),
+    "attention, decaying embeddings": ("vector fields, D4",),
 }
 _KERNELS = {name: build(stax)[2] for name, build in NETWORKS.items()}
 # What the theorems hold for.

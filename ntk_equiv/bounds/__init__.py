@@ -22,6 +22,10 @@ Continuous groups, augmented by a finite subgroup:
     `min_group_order`                           how large a subgroup has to be
     `random_augmentation_deviation`             random elements instead of a subgroup
 
+Finite width, as an estimate and no bound:
+
+    `finite_width_estimate`, a `WidthEstimate`  what a shift a/N of the mean adds to the deviation
+
 What is sampled comes as `Sampled`, with an interval; what is enclosed as an `Enclosure`, which says whether it is
 certified.
 """
@@ -36,6 +40,7 @@ from ntk_equiv.bounds._random import RandomAugmentation, random_augmentation_dev
 from ntk_equiv.bounds._records import Enclosure, Sampled
 from ntk_equiv.bounds._required import required_members
 from ntk_equiv.bounds._simultaneous import sampled_ensemble_size, simultaneous_ensemble_size, simultaneous_probability
+from ntk_equiv.bounds._width import WidthEstimate, finite_width_estimate
 
 __all__ = [
     "ContinuousDeviation",
@@ -47,6 +52,7 @@ __all__ = [
     "OrbitDeviation",
     "RandomAugmentation",
     "Sampled",
+    "WidthEstimate",
     "certified_continuous_deviation",
     "continuous_group_bound",
     "continuous_group_estimate",
@@ -54,6 +60,7 @@ __all__ = [
     "deviation_quantile",
     "discretization_error",
     "expected_osp",
+    "finite_width_estimate",
     "measured_continuous_deviation",
     "min_ensemble_size",
     "min_group_order",

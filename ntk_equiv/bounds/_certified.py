@@ -120,7 +120,7 @@ def _start(found: Setting) -> Cells:
 def _bounded(found: Setting) -> Callable:
     """The function that bounds the error at a test point x, where f̄(x) is `own`, over cells."""
     dtype, frequencies = found.x.dtype, (weights(found.rep_x), weights(found.rep_y))
-    data = (found.ens.kernel_fn, jnp.asarray(found.ens.x), jnp.asarray(found.coefficients(), dtype))
+    data = (found.kernel_fn, jnp.asarray(found.ens.x), jnp.asarray(found.coefficients(), dtype))
     actions = {"rep_x": found.rep_x, "rep_y": found.rep_y}
 
     def bounded(x: Array, own: np.ndarray, parts: Cells) -> tuple[np.ndarray, np.ndarray]:

@@ -166,7 +166,7 @@ def _by_modulus(found: Setting, epsilon: float, rotation: np.ndarray) -> GroupBo
     beta = 2 * math.asin(min(epsilon / 2, 1))
 
     def modulus(q1: Array, q2: Array) -> Array:
-        return largest_increase(found.ens.kernel_fn, q1, q2, jnp.full_like(q1, beta))[1]
+        return largest_increase(found.kernel_fn, q1, q2, jnp.full_like(q1, beta))[1]
 
     return _record(found, epsilon, rotation, alpha, _on_pairs(modulus, found), certified=True)
 
@@ -174,7 +174,7 @@ def _by_modulus(found: Setting, epsilon: float, rotation: np.ndarray) -> GroupBo
 def _by_lipschitz(found: Setting, epsilon: float, rotation: np.ndarray) -> GroupBound:
     """Ĉ(x) is the largest slope of Θ(x, ·) along the spheres of the training points, per length of a chord."""
     base, alpha = np.asarray(found.ens.train.base_x, dtype=float), found.coefficients()
-    slopes = _on_pairs(partial(_steepest, found.ens.kernel_fn), found)
+    slopes = _on_pairs(partial(_steepest, found.kernel_fn), found)
     beta, norms = 2 * math.asin(min(epsilon / 2, 1)), np.linalg.norm(base, axis=1)
     arc = beta / epsilon if epsilon else 1.0
     largest = np.max(slopes / np.where(norms > 0, norms, np.inf), axis=1) * arc

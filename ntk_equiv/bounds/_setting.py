@@ -53,6 +53,11 @@ class Setting:
         return self.rep_x.group
 
     @property
+    def kernel_fn(self) -> Any:
+        """The kernel, as one of inputs with as many features as these have."""
+        return self.ens.kernel_fn.of_features(self.x.shape[-1])  # type: ignore[attr-defined]
+
+    @property
     def is_invariant(self) -> bool:
         """Whether outputs do not transform."""
         return self.rep_y.dim is None

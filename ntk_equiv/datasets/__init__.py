@@ -10,9 +10,10 @@ Read from files: `fashion_mnist`, `mnist`, `cifar10`, `pathmnist`, `nct_crc_he`,
 `CLASS_NAMES`. Nothing is downloaded. Files are looked for in the folder `data_dir`, in those of the environment
 variable `NTK_EQUIV_DATA`, and in /usr/share/datasets, where Debian's dataset-fashion-mnist puts them. What is found is
 compared with known checksums, and refused if truncated or altered; what is not found is named, with a way to get it.
-Your own files are read by `read_idx` (written by `idx_bytes`) and `image_folder`.
+Your own files are read by `read_idx` (written by `idx_bytes`), `npz_arrays` and `image_folder`.
 """
 
+from ntk_equiv.datasets._containers import npz_arrays
 from ntk_equiv.datasets._cross_product import cross_product
 from ntk_equiv.datasets._folders import image_folder, nct_crc_he
 from ntk_equiv.datasets._idx import idx_bytes, read_idx
@@ -38,6 +39,7 @@ __all__ = [
     "mnist",
     "nct_crc_he",
     "noise_images",
+    "npz_arrays",
     "pathmnist",
     "read_idx",
     "total_energy",

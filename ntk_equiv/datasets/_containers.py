@@ -14,6 +14,7 @@ import pickletools
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +35,48 @@ def read_idx_pair(images: Path, labels: Path) -> Arrays:
     return read_idx(images), read_idx(labels)
 
 
-def read_npz(path: Path, images: str, labels: str) -> Arrays:
-    """Two arrays of an npz file."""
+def npz_arrays(path: Any, names: Sequence[str], /, optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Arrays of an npz file by their names, read without trusting it: objects, which would be unpickled, are refused.
+
+    Args:
+        path: the file.
+        names: arrays that must be there.
+        optional: arrays that may be.
+
+    Raises:
+        ValueError: no such file, not an intact npz file of numbers, or an array is missing; the message names it.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> from ntk_equiv import datasets
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.savez(f"{folder}/mine.npz", x=np.eye(2), y=np.arange(2), more=np.ones(9))
+        ...     list(datasets.npz_arrays(f"{folder}/mine.npz", ["x", "y"], optional=["x_test"]))
+        ['x', 'y']
+    """
+    path = Path(path)
+    if not path.is_file():
+        fix = "Check its name; `np.savez(path, x=..., y=...)` writes one."
+        raise refusal(str(path), expected="an npz file", got="a folder" if path.is_dir() else "no file", fix=fix)
     if not zipfile.is_zipfile(path):  # NumPy would take it for something else
         raise damaged(path, "an npz file", "no archive")
     try:
         with path.open("rb") as content, np.load(content, allow_pickle=False) as archive:
             there = list(archive)
-            wanted = [archive[name] for name in (images, labels) if name in there]
+            found = {name: archive[name] for name in (*names, *optional) if name in there}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
         raise damaged(path, "an intact npz file of numbers", f"one that cannot be read ({error})") from error
-    if len(wanted) < 2:
-        missing = " and ".join(name for name in (images, labels) if name not in there)
-        fix = "The file lacks this part of the data: take another part, or the complete file."
-        raise refusal(str(path), expected=f"a file with {missing}", got=f"{', '.join(there)} only", fix=fix)
-    pixels, classes = wanted
+    if missing := [name for name in names if name not in there]:
+        expected = f"a file with {' and '.join(missing)}"
+        fix = "The file lacks this part of the data: take another part or the complete file, or name its arrays so."
+        raise refusal(str(path), expected=expected, got=f"{', '.join(there) or 'nothing'} only", fix=fix)
+    return found
+
+
+def read_npz(path: Path, images: str, labels: str) -> Arrays:
+    """Images and their labels from an npz file."""
+    found = npz_arrays(path, (images, labels))
+    pixels, classes = found[images], found[labels]
     if pixels.dtype != np.uint8 or len(pixels) != classes.size:
         got = f"{pixels.shape} of {pixels.dtype} with {classes.size} labels"
         raise damaged(path, "images of bytes with one label each", got)

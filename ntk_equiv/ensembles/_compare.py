@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ntk_equiv._check import refusal
+from ntk_equiv.empirical import Correction, fitted_correction
 from ntk_equiv.ensembles._batches import batches_of
 from ntk_equiv.ensembles._configuration import fingerprint, rate_and_momentum
 from ntk_equiv.ensembles._run import Run
@@ -95,22 +96,23 @@ class Trend:
     Attributes:
         widths: the widths.
         comparisons: one for each.
-        mean: a of the mean, its error, and χ² per degree of freedom: about 1 if the deviations are of order 1/N.
-        var: the same of the variance.
+        mean: the correction of the mean: a, its error, and χ² per degree of freedom, which is about 1 if the
+            deviations are of order 1/N.
+        var: that of the variance.
     """
 
     widths: tuple[int, ...]
     comparisons: tuple[Comparison, ...]
-    mean: tuple[np.ndarray, np.ndarray, float]
-    var: tuple[np.ndarray, np.ndarray, float]
+    mean: Correction
+    var: Correction
 
 
 def compare_with_theory(run: Run | Mapping[int, Run], ens: Any, x: Any, t: Any = None) -> Comparison | Trend:
     """Mean and variance of a trained ensemble against theory, in units of the standard error.
 
     Args:
-        run: a run trained on full batches by gradient descent (with or without momentum), or for each of several
-            widths such a run.
+        run: a run trained on full batches by gradient descent (with or without momentum), or an untrained one; or
+            for each of several widths such a run.
         ens: the infinite ensemble, on the same data, with the same loss, reduction and rate.
         x: points at which to compare, [n, ...].
         t: the number of steps of the run, its only time.
@@ -159,6 +161,10 @@ def _compared(run: Run, ens: Any, x: Any, t: Any) -> Comparison:
 def _check_same_training(run: Run, ens: Any, t: Any) -> None:
     """Refuse to compare what was not trained alike."""
     here, differences = run.configuration, []
+    if run.steps == t == 0:
+        return  # before training there is nothing in which they could differ
+    if run.steps == 0:
+        raise refusal("t", expected="0, for a run that is not trained", got=t, fix="Train it with `train`.")
     if here["loss"] != "mse":
         differences.append(f"the run has loss {here['loss']!r}, theory is about 'mse'")
     if here["batch_size"] is not None or here["augmentation"] != "full":
@@ -186,13 +192,9 @@ def _different_rates(found: tuple[float, float] | None, filter: Any) -> list[str
     return []
 
 
-def _fitted(widths: tuple[int, ...], deviations: list[Deviation]) -> tuple[np.ndarray, np.ndarray, float]:
-    """a, its error and χ² per degree of freedom of the least squares fit of a/N to the differences."""
-    shape = (len(widths),) + (1,) * deviations[0].observed.ndim
-    inverse = 1 / np.reshape(np.array(widths, float), shape)
-    difference = np.stack([deviation.difference for deviation in deviations])
-    weight = 1 / np.stack([deviation.error for deviation in deviations]) ** 2
-    information = np.sum(weight * inverse**2, 0)
-    a = np.sum(weight * inverse * difference, 0) / information
-    degrees = max((len(widths) - 1) * a.size, 1)
-    return a, 1 / np.sqrt(information), float(np.sum(weight * (difference - a[None] * inverse) ** 2) / degrees)
+def _fitted(widths: tuple[int, ...], deviations: list[Deviation]) -> Correction:
+    """The least squares fit of a/N to the differences."""
+    found = dict(zip(widths, deviations, strict=True))
+    return fitted_correction(
+        {width: one.difference for width, one in found.items()}, {width: one.error for width, one in found.items()}
+    )

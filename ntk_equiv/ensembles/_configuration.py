@@ -6,6 +6,7 @@ given gradients, a network by the shapes of its parameters and by its first outp
 
 import hashlib
 import json
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import numpy as np
 import optax
 
 from ntk_equiv.ensembles._loop import Task
+from ntk_equiv.ensembles._model import Model
 
 # Gradients of one parameter that starts at 1: enough to tell a rate, momentum, and anything adaptive apart.
 PROBES = (1.0, -0.5, 0.25, 2.0)
@@ -44,14 +46,15 @@ def configuration(task: Task, key: Any, data: tuple, **settings: Any) -> dict[st
     return json.loads(json.dumps(described))
 
 
-def first_outputs(task: Task, data: tuple) -> list[float]:
+def first_outputs(model: Model, data: tuple) -> list[float]:
     """What the network computes for a fixed key and a few samples: as good as a description of it."""
+    outputs = _outputs(model, jax.tree.map(lambda leaf: leaf[:SAMPLES], data[0]))
+    return np.ravel(outputs)[:16].astype(float).tolist()
 
-    @jax.jit
-    def outputs(example: Any) -> jax.Array:
-        return task.model.apply(task.model.init(jax.random.key(0), example), example)
 
-    return np.ravel(outputs(jax.tree.map(lambda leaf: leaf[:SAMPLES], data[0])))[:16].astype(float).tolist()
+@partial(jax.jit, static_argnames="model")
+def _outputs(model: Model, example: Any) -> jax.Array:
+    return model.apply(model.init(jax.random.key(0), example), example)
 
 
 def differences(here: dict[str, Any], there: dict[str, Any]) -> list[str]:

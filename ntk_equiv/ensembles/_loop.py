@@ -24,6 +24,8 @@ from ntk_equiv.ensembles._model import Model
 
 NEVER = -1
 SAMPLES_AT_A_TIME = 1000
+# What the activations of all members that a device evaluates together may take.
+BYTES_AT_A_TIME = 2**30
 
 
 @jax.tree_util.register_dataclass
@@ -46,6 +48,19 @@ class Member:
     failed: Any
 
 
+def raw_key(key: Any) -> tuple[np.ndarray, str]:
+    """The numbers of a random key, old or new, and the name of its generator."""
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    numbers = np.asarray(jax.random.key_data(key) if typed else key)
+    return numbers, str(jax.random.key_impl(key if typed else jax.random.key(0)))
+
+
+def member_keys(key: jax.Array, impl: str, index: Any) -> tuple[jax.Array, jax.Array]:
+    """The keys of a member, for its parameters and for its batches: they depend on its index alone."""
+    initial, data = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(key, impl=impl), index))
+    return initial, data
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """What is compiled: how a member is made and trained. Hashable, so that programs are found again."""
@@ -58,14 +73,12 @@ class Task:
     key_impl: str
 
     def keys(self, key: jax.Array, index: Any) -> tuple[jax.Array, jax.Array]:
-        """The keys of a member, for its parameters and for its batches: they depend on its index alone."""
-        own = jax.random.fold_in(jax.random.wrap_key_data(key, impl=self.key_impl), index)
-        initial, data = jax.random.split(own)
-        return initial, data
+        """The keys of a member, for its parameters and for its batches."""
+        return member_keys(key, self.key_impl, index)
 
-    def born(self, index: jax.Array, key: jax.Array, x: Any) -> Member:
-        """A member before its first step; `x` are inputs that its network is made for."""
-        params = self.model.init(self.keys(key, index)[0], x)
+    def begun(self, member: tuple[jax.Array, Any]) -> Member:
+        """A member before its first step, from its index and parameters."""
+        index, params = member
         loss = jnp.full((), jnp.nan, jnp.result_type(*jax.tree.leaves(params), jnp.float32))
         return Member(index, params, self.optimizer.init(params), loss, jnp.int32(NEVER))
 
@@ -98,10 +111,21 @@ class Task:
         return Member(member.index, params, optimizer, loss.astype(member.loss.dtype), failed)
 
 
-@partial(jax.jit, static_argnames=("task", "layout"))
-def created(task: Task, layout: Layout, indices: jax.Array, key: jax.Array, x: Any) -> Member:
+# Random numbers take long to compile: one program for all training sets and optimizers.
+@partial(jax.jit, static_argnames=("model", "layout", "key_impl"))
+def initial_params(model: Model, layout: Layout, key_impl: str, indices: jax.Array, key: jax.Array, x: Any) -> Any:
+    """The parameters of all members before their first step; `x` are inputs that their networks are made for."""
+
+    def born(index: jax.Array, key: jax.Array, x: Any) -> Any:
+        return model.init(member_keys(key, key_impl, index)[0], x)
+
+    return layout.over_members(born)(indices, key, x)
+
+
+@partial(jax.jit, static_argnames=("task", "layout"), donate_argnames="params")
+def created(task: Task, layout: Layout, indices: jax.Array, params: Any) -> Member:
     """All members before their first step."""
-    return layout.over_members(task.born)(indices, key, x)
+    return layout.over_members(task.begun)((indices, params))
 
 
 # The old state is given up: two of them may not fit.
@@ -126,6 +150,20 @@ def predicted(model: Model, layout: Layout, params: Any, x: Any, batch_size: int
         part = layout.share(jax.tree.map(lambda leaf, chosen=chosen: np.asarray(leaf)[chosen], x))
         parts.append(layout.collect(_evaluated(model, layout, params, part)))
     return np.concatenate(parts, axis=1)[:, :n]
+
+
+def samples_at_a_time(chunk: int, bytes_each: int) -> int:
+    """How many samples to evaluate together: fewer than usual if they are large.
+
+    Args:
+        chunk: members that a device evaluates together.
+        bytes_each: what the activations of one sample take, for one member.
+
+    Example:
+        >>> samples_at_a_time(1, 10**5), samples_at_a_time(20, 10**6), samples_at_a_time(20, 10**10)
+        (1000, 53, 1)
+    """
+    return min(max(1, BYTES_AT_A_TIME // max(1, chunk * bytes_each)), SAMPLES_AT_A_TIME)
 
 
 @partial(jax.jit, static_argnames=("model", "layout"))

@@ -93,6 +93,29 @@ def model_of(module: Any) -> Model:
     raise refusal("module", expected=expected, got=repr(module)[:80], fix=fix, kind=TypeError)
 
 
+def as_pair(module: Any, /) -> tuple[Callable, Callable]:
+    """Any network that `train` accepts as a pair of functions, `init(key, x) -> params` and `apply(params, x)`.
+
+    Args:
+        module: a Linen module, an NNX factory `rngs -> module`, a pair `(init, apply)` or a stax triple.
+
+    Returns:
+        The pair. Compiled programs are found by it, so keep it.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from ntk_equiv import empirical_kernel_fn, ensembles
+        >>> init, apply = ensembles.as_pair(lambda rngs: nnx.Linear(2, 1, use_bias=False, rngs=rngs))
+        >>> x = jnp.array([[1.0, 2.0], [0.0, 1.0]])
+        >>> print(empirical_kernel_fn(apply, init(jax.random.key(0), x))(x, None, "ntk"))
+        [[5. 2.]
+         [2. 1.]]
+    """
+    model = model_of(module)
+    return model.init, model.apply
+
+
 def to_flax(net: Any, /) -> nn.Module:
     """A Linen module around a stax triple: the same function, parameterization and initial law.
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv.empirical import EmpiricalKernelFn, empirical_kernel_fn
 from ntk_equiv.ensembles._checkpoint import Checkpoints, leaves, like, open_folder
 from ntk_equiv.ensembles._configuration import parameter_specs
 from ntk_equiv.ensembles._history import History
@@ -133,13 +134,37 @@ class Run:
         """
         return bootstrapped(self.predict(x)[self.finished], sizes=sizes, draws=draws, key=key)
 
+    def kernel_fn(self, member: int, /, **settings: Any) -> EmpiricalKernelFn:
+        """The kernels of one trained member as it is now, for comparison with those at initialisation.
+
+        Args:
+            member: its number.
+            settings: as for `empirical_kernel_fn`.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, optax
+            >>> from ntk_equiv import ensembles
+            >>> data = jnp.array([[-1.], [1.]]), jnp.array([[0.], [1.]])
+            >>> square = lambda key, x: jax.random.uniform(key, (1, 1)), lambda w, x: x @ w**2 + 0.5
+            >>> key, optimizer = jax.random.key(0), optax.sgd(0.5)
+            >>> run = ensembles.train(square, data, members=2, steps=100, optimizer=optimizer, key=key)
+            >>> print(run.kernel_fn(1)(data[0], None, "ntk").round(3))      # (2w)² ⟨x, x'⟩ with w² = ½
+            [[ 2. -2.]
+             [-2.  2.]]
+        """
+        if not 0 <= member < self.members:
+            fix = "Members are counted from 0."
+            raise refusal("member", expected=f"a number below {self.members}", got=member, fix=fix)
+        params = jax.tree.map(lambda leaf: leaf[member], self.params)
+        return empirical_kernel_fn(self.model.apply, params, **settings)
+
     def save(self, folder: Any, /) -> None:
         """Write the run to a new or empty folder, from which `Run.load` reads it."""
         checkpoints = open_folder(folder, resume=False)
         failed = np.array([self.failed.get(m, NEVER) for m in range(self.members)], np.int32)
         text = {"configuration": self.configuration, "members": self.members, "records": [*self.history.records]}
         arrays = {"params": leaves(self.params), "failed": leaves(failed), "history": self.history.stored()}
-        checkpoints.save(self.steps, arrays, text)
+        checkpoints.save(self.steps, {name: part for name, part in arrays.items() if part}, text)
         checkpoints.close()
 
     @classmethod

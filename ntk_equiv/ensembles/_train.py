@@ -17,7 +17,17 @@ from ntk_equiv.ensembles._checkpoint import Checkpoints, check_same, leaves, lik
 from ntk_equiv.ensembles._configuration import configuration, fingerprint, first_outputs
 from ntk_equiv.ensembles._history import History, checked_record, curve_steps
 from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of
-from ntk_equiv.ensembles._loop import NEVER, SAMPLES_AT_A_TIME, Member, Task, advanced, created, predicted
+from ntk_equiv.ensembles._loop import (
+    NEVER,
+    Member,
+    Task,
+    advanced,
+    created,
+    initial_params,
+    predicted,
+    raw_key,
+    samples_at_a_time,
+)
 from ntk_equiv.ensembles._losses import LossFn, loss_of
 from ntk_equiv.ensembles._model import model_of
 from ntk_equiv.ensembles._run import Run
@@ -106,8 +116,8 @@ def train(
     members = positive_integer(members, "members")
     batches, data = batches_of(train, batch_size, augmentation)
     total = _steps(steps, epochs, batches)
-    task = _task(module, data, batches, optimizer, loss, one_of(reduction, ("mean", "sum"), "reduction"), key)
-    raw = np.asarray(jax.random.key_data(key) if _is_typed(key) else key)
+    raw, key_impl = raw_key(key)
+    task = _task(module, data, batches, optimizer, loss, one_of(reduction, ("mean", "sum"), "reduction"), key_impl)
     wanted, record_steps = checked_record(record, record_at, total)
     if checkpoint is None and resume:
         raise refusal("checkpoint", expected="a folder, to resume", got=None, fix="Name the folder of the run.")
@@ -118,7 +128,7 @@ def train(
     loop = _Training(task, where, total, described, data, raw, wanted, record_steps)
     if checkpoint is not None:
         every = max(1, total // CHECKPOINTS_IN_A_RUN) if checkpoint_every is None else checkpoint_every
-        described["first outputs"] = first_outputs(task, data)
+        described["first outputs"] = first_outputs(task.model, data)
         loop.open(checkpoint, positive_integer(every, "checkpoint_every"), resume=resume)
     return loop.run(progress=progress)
 
@@ -145,8 +155,10 @@ class _Training:
         self.every = 0
         indices = layout.deal(np.arange(layout.members, dtype=np.int32))
         example = layout.share(jax.tree.map(lambda leaf: leaf[:1], data[0]))
-        self.members: Member = created(task, layout, indices, self.key, example)
+        params = initial_params(task.model, layout, task.key_impl, indices, self.key, example)
+        self.members: Member = created(task, layout, indices, params)
         self.reported: set[int] = set()
+        self.samples = samples_at_a_time(layout.chunk, activation_bytes(*_forward(task, data)) // _batch(task))
 
     def open(self, folder: Any, every: int, *, resume: bool) -> None:
         """Write checkpoints to a folder, and begin with the last one that is there."""
@@ -217,7 +229,7 @@ class _Training:
         self.history.record_steps.append(self.step)
         for name, (x, function) in self.record.items():
             params = self.members.params
-            predictions = predicted(self.task.model, self.layout, params, x, SAMPLES_AT_A_TIME)
+            predictions = predicted(self.task.model, self.layout, params, x, self.samples)
             made = predictions if function is None else function(jnp.asarray(predictions))
             self.history.records[name].append(np.asarray(made))
 
@@ -231,9 +243,7 @@ class _Training:
         self.checkpoints.save(self.step, {name: part for name, part in arrays.items() if part}, text)
 
 
-def _task(
-    module: Any, data: tuple, batches: Batches, optimizer: Any, loss: Any, reduction: str, key: jax.Array
-) -> Task:
+def _task(module: Any, data: tuple, batches: Batches, optimizer: Any, loss: Any, reduction: str, key_impl: str) -> Task:
     if not isinstance(optimizer, optax.GradientTransformation):
         fix = "Pass for example `optax.sgd(0.5)`."
         raise refusal("optimizer", expected="from optax", got=type(optimizer).__name__, fix=fix, kind=TypeError)
@@ -245,15 +255,18 @@ def _task(
         got = getattr(outputs, "shape", type(outputs).__name__)
         fix = "A network returns one array, with the sample axis first."
         raise refusal("module", expected=f"one with outputs of {y.shape[0]} samples", got=got, fix=fix)
-    return Task(model, optimizer, loss_of(loss, outputs, y), reduction, batches, _impl(key))
+    return Task(model, optimizer, loss_of(loss, outputs, y), reduction, batches, key_impl)
 
 
 def _forward(task: Task, data: tuple) -> tuple:
     """The forward pass of one member on one batch, and its arguments, for an estimate of the memory it takes."""
-    count = task.batches.batch_size or task.batches.size
-    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), data[0])
+    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((_batch(task), *leaf.shape[1:]), leaf.dtype), data[0])
     params = jax.eval_shape(task.model.init, jax.random.key(0), x)
     return task.model.apply, params, x
+
+
+def _batch(task: Task) -> int:
+    return task.batches.batch_size or task.batches.size
 
 
 def _steps(steps: int | None, epochs: int | None, batches: Batches) -> int:
@@ -264,11 +277,3 @@ def _steps(steps: int | None, epochs: int | None, batches: Batches) -> int:
     if steps is not None:
         return positive_integer(steps, "steps")
     return positive_integer(epochs, "epochs") * batches.per_epoch
-
-
-def _is_typed(key: Any) -> bool:
-    return jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-
-
-def _impl(key: Any) -> str:
-    return str(jax.random.key_impl(key if _is_typed(key) else jax.random.key(0)))

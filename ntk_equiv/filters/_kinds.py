@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv.filters._numerics import doubled, floats, saturation, slope, unless
 
 END = float("inf")
@@ -63,7 +64,7 @@ class Filter(ABC):
 
 @dataclass_transform(frozen_default=True)
 def _filter(cls: type[T]) -> type[T]:
-    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    return dataclass_pytree(dataclasses.dataclass(frozen=True)(cls))
 
 
 @_filter

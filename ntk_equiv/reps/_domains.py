@@ -12,6 +12,7 @@ layer that respects the symmetry makes of it.
 
 import dataclasses
 import functools
+import math
 
 import numpy as np
 
@@ -49,13 +50,17 @@ class QuarterTurns:
     example = (4, 4)
 
     def on(self, shape: tuple[int, ...]) -> GridAction:
-        """The action on square grids."""
-        if len(shape) != 2 or shape[0] != shape[1]:
+        """The action on square grids, and on features on C4 or D4 above such a grid, f(s, k) to f(g⁻¹s, g⁻¹k)."""
+        if len(shape) not in (2, 3) or shape[0] != shape[1]:
             fix = "Quarter turns need square grids: pad or crop the image, or choose a stride that keeps it square."
             raise refusal("shape", expected="that of a square grid", got=shape, fix=fix)
-        points = np.arange(shape[0] * shape[1]).reshape(shape)
+        points = np.arange(math.prod(shape)).reshape(shape)
         images = (points, points[:, ::-1])
-        return _exact(shape, [np.rot90(images[flip], turns) for turns, flip in self.steps.entries])
+        moved = [np.rot90(images[flip], turns) for turns, flip in self.steps.entries]
+        if len(shape) == 3:
+            orders = [_orientations(turns, flip, shape[2]) for turns, flip in self.steps.entries.tolist()]
+            moved = [image[..., order] for image, order in zip(moved, orders, strict=True)]
+        return _exact(shape, moved)
 
     def restricted(self, embedding: tuple[int, ...]) -> "QuarterTurns":
         """The same for some of the elements."""
@@ -159,6 +164,16 @@ Domain = Nowhere | QuarterTurns | Shifts | Relabellings | Rotations
 def grid_action(domain: Domain, shape: tuple[int, ...]) -> GridAction:
     """The action on a grid of this shape, computed once; a single point stays where it is."""
     return domain.on(shape) if shape else GridAction(())
+
+
+def _orientations(turns: int, flip: int, count: int) -> list[int]:
+    """g⁻¹k for all k of C4 or D4, numbered as by `rot90`, for g that flips and then turns."""
+    if count not in (4, 8) or (flip and count == 4):
+        fix = "Features on D4 have an axis of 8 orientations; those on C4 one of 4, among which flips do not act."
+        raise refusal("shape", expected="a grid, or one with an axis of the group", got=f"an axis of {count}", fix=fix)
+    # k = r^j s^f, and s r = r⁻¹ s.
+    there = [((j - turns) * (-1 if flip else 1) % 4, f ^ flip) for f in range(count // 4) for j in range(4)]
+    return [j + 4 * f for j, f in there]
 
 
 def _exact(shape: tuple[int, ...], sources: list[np.ndarray]) -> GridAction:

@@ -133,7 +133,8 @@ class Representation:
         """ρ_K: the action on an output grid of this shape, such as the smaller one of a convolutional network.
 
         Args:
-            shape: the grid, (h, w) or (nodes,); () for outputs without positions.
+            shape: the grid, (h, w) or (nodes,); () for outputs without positions; for quarter turns also (h, h, 4) or
+                (h, h, 8), features on C4 or D4 as `stax.LiftingConv` makes them, whose orientations are permuted.
 
         Returns:
             Gather indices per element on the flattened grid, and their application to kernels. The identity for

@@ -4,15 +4,18 @@ A layer, and any network put together from layers, is a triple `(init_fn, apply_
 finite network, the third its NNGP kernel 𝒦 and neural tangent kernel Θ when all layers are infinitely wide. Names,
 order of arguments and defaults are those of neural-tangents, so that one import is all that changes.
 
-- layers with weights: `Dense`, `Conv`
-- without: `Flatten`, `AvgPool`, `SumPool`, `GlobalAvgPool`, `GlobalSumPool`, `Aggregate` (on a `Graph`), `Identity`,
-  `Dropout`
+- layers with weights: `Dense`, `Conv`, `GlobalSelfAttention`; on quarter turns and flips of images `LiftingConv`,
+  `GroupConv`
+- without: `Flatten`, `AvgPool`, `SumPool`, `GlobalAvgPool`, `GlobalSumPool`, `GroupPool`, `Aggregate` (on a `Graph`),
+  `Identity`, `Dropout`
+- normalisation: `LayerNorm`
 - activations: `Relu`, `LeakyRelu`, `ABRelu`, `Abs`, `Erf`, `Sigmoid_like`, `Gelu`, `Sin`, `Cos`, `Rbf`, `Gaussian`,
   `Exp`, `ExpNormalized`, `Monomial`, `Polynomial`, `Hermite`, `Sign`; `Elementwise`, `ElementwiseNumerical` for others
 - compositions: `serial`, `parallel`, `repeat`, `FanOut`, `FanInSum`, `FanInProd`, `FanInConcat`
 
 Layers without parameters add nothing to Θ. Inputs are `[n, features]`, `[n, spatial..., channels]` or a `Graph`;
-networks whose output keeps spatial axes have kernels `[n1, n2, h, h', w, w', ...]`.
+networks whose output keeps spatial axes have kernels `[n1, n2, h, h', w, w', ...]`. Features on a group have one more
+such axis, of its elements: `[n, h, w, |G|, channels]`.
 """
 
 from ntk_equiv.stax._aggregate import Aggregate
@@ -29,13 +32,16 @@ from ntk_equiv.stax._fan_in import FanInConcat, FanInProd, FanInSum
 from ntk_equiv.stax._gaussian import Gaussian
 from ntk_equiv.stax._gelu import Gelu
 from ntk_equiv.stax._graph_input import Graph
+from ntk_equiv.stax._group_conv import GroupConv, GroupPool, LiftingConv
 from ntk_equiv.stax._kernel_fn import KernelFn
+from ntk_equiv.stax._layer_norm import LayerNorm
 from ntk_equiv.stax._network import Network
 from ntk_equiv.stax._polynomial import Hermite, Monomial, Polynomial
 from ntk_equiv.stax._pool import AvgPool, Flatten, GlobalAvgPool, GlobalSumPool, SumPool
 from ntk_equiv.stax._quadrature import ElementwiseNumerical
 from ntk_equiv.stax._rbf import Rbf
 from ntk_equiv.stax._relu import ABRelu, Abs, LeakyRelu, Relu
+from ntk_equiv.stax._self_attention import GlobalSelfAttention
 from ntk_equiv.stax._sign import Sign
 from ntk_equiv.stax._trigonometric import Cos, Sin
 
@@ -62,12 +68,17 @@ __all__ = [
     "Gaussian",
     "Gelu",
     "GlobalAvgPool",
+    "GlobalSelfAttention",
     "GlobalSumPool",
     "Graph",
+    "GroupConv",
+    "GroupPool",
     "Hermite",
     "Identity",
     "KernelFn",
+    "LayerNorm",
     "LeakyRelu",
+    "LiftingConv",
     "Monomial",
     "Network",
     "Polynomial",

@@ -3,6 +3,7 @@
 Side by side, the state that flows is a tuple with one entry per branch, until a fan-in makes one of them.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -35,6 +36,9 @@ class Serial(Rule):
     def need(self, need: Any) -> Any:
         return self.needs(need)[0]
 
+    def widening(self) -> int:
+        return math.prod(layer.widening() for layer in self.rules)
+
     def points(self, points: Any, need: Any) -> tuple[Any, Trace]:
         traces = []
         for layer, wanted in zip(self.rules, self.needs(need)[1:], strict=True):
@@ -62,6 +66,9 @@ class Parallel(Rule):
 
     def need(self, need: Any) -> Any:
         return tuple(layer.need(n) for layer, n in zip(self.rules, _branches(need, len(self.rules)), strict=True))
+
+    def widening(self) -> int:
+        return max(layer.widening() for layer in self.rules)
 
     def points(self, points: Any, need: Any) -> tuple[Any, Trace]:
         needs = _branches(need, len(self.rules))

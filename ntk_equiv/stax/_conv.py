@@ -3,7 +3,8 @@
     finite     y(s) = σ_w / √(C |F|) Σ_o x(s + o) W(o) + σ_b b
     infinite   𝒦'(s, s') = σ_w²/|F| Σ_o 𝒦(s + o, s' + o) + σ_b²,       Θ' likewise, plus 𝒦'
 
-over the offsets o of a filter with |F| taps and C input channels.
+over the offsets o of a filter with |F| taps and C input channels, in NTK parameterization; `_parameterization` has the
+other.
 """
 
 import dataclasses
@@ -18,8 +19,9 @@ from ntk_equiv._check import positive_integer, refusal
 from ntk_equiv._convolution import convolve
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
-from ntk_equiv.stax._dense import check_parameterization, variance
+from ntk_equiv.stax._dense import variance
 from ntk_equiv.stax._network import Network, network
+from ntk_equiv.stax._parameterization import Parameterization
 from ntk_equiv.stax._rule import Trace, Trainable, rule, static
 from ntk_equiv.stax._state import Need, Pairs, Points, materialize
 from ntk_equiv.stax._window import Window
@@ -33,6 +35,7 @@ class Convolution(Trainable):
     b_var: Any
     channels: int = static()
     window: Window = static()
+    parameterization: Parameterization = static()
 
     @property
     def certificate(self) -> Certificate:
@@ -41,6 +44,9 @@ class Convolution(Trainable):
 
     def output(self, points: Points) -> Points:
         return dataclasses.replace(super().output(points), grid=self.window.output(points.grid))
+
+    def fan_in(self, points: Points) -> int:
+        return super().fan_in(points) * math.prod(self.window.shape)
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         after = super().pairs(pairs, left, right, need)
@@ -65,7 +71,7 @@ def Conv(
     """Convolution over all spatial axes of inputs `[n, ..., channels]`.
 
     Args:
-        out_chan: number of output channels of the finite network; the kernels do not depend on it.
+        out_chan: number of output channels of the finite network; see `Dense` for what depends on it.
         filter_shape: size of the filter along each spatial axis.
         strides: step of the filter along each spatial axis; 1 by default.
         padding: "VALID", "SAME" (zeros) or "CIRCULAR" (torus). An even filter pads one cell more behind than before.
@@ -73,8 +79,8 @@ def Conv(
         b_std: standard deviation of the biases; `None` for no bias.
         dimension_numbers: `None`, or the equivalent of samples first and channels last, such as
             `("NHWC", "HWIO", "NHWC")`.
-        parameterization: "ntk", the only choice.
-        s: (1, 1), the only choice.
+        parameterization: "ntk" or "standard", as for `Dense`.
+        s: factors of width in standard parameterization, as for `Dense`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -86,24 +92,21 @@ def Conv(
     """
     out_chan = positive_integer(out_chan, "out_chan")
     window = Window.of(filter_shape, strides, padding, "filter_shape")
-    check_parameterization(parameterization, s)
+    form = Parameterization.of(parameterization, s)
+    outputs = form.outputs(out_chan)
     variances = variance(W_std, "W_std"), variance(b_std, "b_std")
-    rank = len(window.shape)
-    _check_dimension_numbers(dimension_numbers, rank)
+    _check_dimension_numbers(dimension_numbers, len(window.shape))
 
     def init(key: jax.Array, input_shape: tuple[int, ...]) -> tuple:
-        weight_key, bias_key = jax.random.split(key)
-        W = jax.random.normal(weight_key, (*window.shape, input_shape[-1], out_chan))
-        b = None if b_std is None else jax.random.normal(bias_key, (out_chan,))
-        return (input_shape[0], *window.output(tuple(input_shape[1:-1])), out_chan), (W, b)
+        params = form.draw(key, (*window.shape, input_shape[-1], outputs), W_std, b_std)
+        return (input_shape[0], *window.output(tuple(input_shape[1:-1])), outputs), params
 
     def apply(params: tuple, x: Array, **kwargs: Any) -> Array:
         W, b = params
         y = convolve(window.padded(x, 1), W, window.strides)
-        y = W_std / (x.shape[-1] * math.prod(window.shape)) ** 0.5 * y
-        return y if b is None else y + b_std * b.reshape((1,) * (rank + 1) + b.shape)
+        return form.output(y, b, x.shape[-1] * math.prod(window.shape), W_std, b_std)
 
-    return network(init, apply, Convolution(*variances, out_chan, window))
+    return network(init, apply, Convolution(*variances, outputs, window, form))
 
 
 def _check_dimension_numbers(dimension_numbers: tuple[str, str, str] | None, rank: int) -> None:

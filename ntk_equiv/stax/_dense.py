@@ -3,7 +3,8 @@
     finite     y = σ_w / √(fan-in) x W + σ_b b,      W, b ~ N(0, 1)
     infinite   𝒦' = σ_w² 𝒦 + σ_b²,                   Θ' = σ_w² Θ + 𝒦'
 
-On inputs with spatial axes the same weights act at every position. The gap g = 1 − 𝒦 / √(q q') of the cosine becomes
+in NTK parameterization; `_parameterization` has the other. On inputs with spatial axes the same weights act at every
+position. The gap g = 1 − 𝒦 / √(q q') of the cosine becomes
 
     g' = α α' g + ½ (α − α')² + ½ (β − β')²,      α² = σ_w² q / (σ_w² q + σ_b²) = 1 − β²
 
@@ -16,10 +17,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv._check import positive_integer, refusal
 from ntk_equiv._typing import Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, network
+from ntk_equiv.stax._parameterization import Parameterization
 from ntk_equiv.stax._rule import Trace, Trainable, rule, static
 from ntk_equiv.stax._state import VARIANCE, Need, Pairs, Points, safe_sqrt
 
@@ -31,6 +33,7 @@ class Affine(Trainable):
     W_var: Any
     b_var: Any
     channels: int = static()
+    parameterization: Parameterization = static()
 
     @property
     def certificate(self) -> Certificate:
@@ -52,13 +55,14 @@ class Affine(Trainable):
         return after.with_cov(after.cov, residue=residue + carried), trace
 
     def trace(self, points: Points) -> Trace:
+        trace = super().trace(points)
         if self.b_var is None or points.cov is None:
-            return ()
+            return trace
         signal = jnp.asarray(self.W_var, points.cov.dtype) * points.variance()
         bias = jnp.broadcast_to(jnp.asarray(self.b_var, signal.dtype), signal.shape)
         # Quotients before roots: without bias α is then exactly 1, and opposite samples stay exactly opposite.
         total = jnp.where(signal + bias > 0, signal + bias, 1)
-        return {"alpha": safe_sqrt(signal / total), "beta": safe_sqrt(bias / total)}
+        return trace | {"alpha": safe_sqrt(signal / total), "beta": safe_sqrt(bias / total)}
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         gap = pairs.gap
@@ -81,13 +85,16 @@ def Dense(
     """Fully connected layer, acting on the last axis.
 
     Args:
-        out_dim: number of outputs of the finite network; the kernels do not depend on it.
+        out_dim: number of outputs of the finite network. In NTK parameterization no kernel depends on it; a layer in
+            standard parameterization learns the faster, the wider the one before it.
         W_std: standard deviation of the weights, before division by the square root of the fan-in.
         b_std: standard deviation of the biases; `None` for no bias.
         batch_axis: 0, the only choice.
         channel_axis: -1, the only choice.
-        parameterization: "ntk", the only choice.
-        s: (1, 1), the only choice; widths are scaled in the standard parameterization alone.
+        parameterization: "ntk" (weights are standard normal and scaled in the layer) or "standard" (weights are drawn
+            to scale, as in most other libraries). Both have the same 𝒦, and each a Θ of its own.
+        s: in standard parameterization, factors by which the widths of input and output are multiplied without a
+            change of the kernels: the layer has s[1] · out_dim outputs, and expects s[0] times the inputs that count.
 
     Example:
         >>> init_fn, apply_fn, kernel_fn = Dense(3, W_std=2.0, b_std=1.0)
@@ -96,24 +103,25 @@ def Dense(
         ((-1, 3), (2, 3), (3,))
         >>> print(*kernel_fn(jnp.ones((1, 2)), None, ("nngp", "ntk")))
         [[5.]] [[5.]]
+        >>> standard = Dense(3, W_std=2.0, b_std=1.0, parameterization="standard")
+        >>> print(*standard.kernel_fn(jnp.ones((1, 2)), None, ("nngp", "ntk")))
+        [[5.]] [[3.]]
     """
     out_dim = positive_integer(out_dim, "out_dim")
     check_axes(batch_axis, channel_axis)
-    check_parameterization(parameterization, s)
+    form = Parameterization.of(parameterization, s)
+    outputs = form.outputs(out_dim)
     variances = variance(W_std, "W_std"), variance(b_std, "b_std")
 
     def init(key: jax.Array, input_shape: tuple[int, ...]) -> tuple:
-        weight_key, bias_key = jax.random.split(key)
-        W = jax.random.normal(weight_key, (input_shape[-1], out_dim))
-        b = None if b_std is None else jax.random.normal(bias_key, (out_dim,))
-        return (*input_shape[:-1], out_dim), (W, b)
+        params = form.draw(key, (input_shape[-1], outputs), W_std, b_std)
+        return (*input_shape[:-1], outputs), params
 
     def apply(params: tuple, x: jax.Array, **kwargs: Any) -> jax.Array:
         W, b = params
-        y = W_std / x.shape[-1] ** 0.5 * (x @ W)
-        return y if b is None else y + b_std * b.reshape((1,) * (y.ndim - 1) + b.shape)
+        return form.output(x @ W, b, x.shape[-1], W_std, b_std)
 
-    return network(init, apply, Affine(*variances, out_dim))
+    return network(init, apply, Affine(*variances, outputs, form))
 
 
 def check_axes(batch_axis: int, channel_axis: int) -> None:
@@ -125,13 +133,6 @@ def check_axes(batch_axis: int, channel_axis: int) -> None:
             got=f"{batch_axis} and {channel_axis}",
             fix="Move the axes of the inputs with `jnp.moveaxis`.",
         )
-
-
-def check_parameterization(parameterization: str, s: tuple[int, int]) -> None:
-    """Refuse any parameterization but the NTK one."""
-    one_of(parameterization, ("ntk",), "parameterization")
-    if tuple(s) != (1, 1):
-        raise refusal("s", expected="(1, 1)", got=s, fix="In NTK parameterization widths carry no scale.")
 
 
 def variance(std: Any, argument: str) -> Any:

@@ -9,7 +9,7 @@ repeated from tile to tile.
 
 import math
 from collections import namedtuple
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ntk_equiv._check import floating, one_of, refusal
+from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, Get, Inputs, Kernel
 from ntk_equiv.stax._arc import SNAP, snapped
 from ntk_equiv.stax._certificate import Certificate
@@ -30,13 +31,14 @@ OUTPUT = Need(full_pairs=True, stored=False)
 LONG = 256
 
 
-@jax.tree_util.register_dataclass
+@dataclass_pytree
 @dataclass(frozen=True, eq=False)
 class KernelFn:
     """The kernels of a network, `kernel_fn(x1, x2=None, get=None)`, as in neural-tangents.
 
     Calls are compiled, and may be differentiated in `x1`, `x2` and the network's hyperparameters, mapped with
-    `jax.vmap` and wrapped in `jax.jit` (with `get` static). Results have the dtype of the inputs.
+    `jax.vmap` and wrapped in `jax.jit` (with `get` static). Results have the dtype of the inputs. `features` is their
+    number in the inputs, which `radial` alone has to be told, by `of_features`.
 
     Example:
         >>> from ntk_equiv import stax
@@ -50,6 +52,7 @@ class KernelFn:
     """
 
     rule: Rule
+    features: int | None = field(default=None, metadata={"static": True})
 
     def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None, *, pattern: Any = None) -> Any:
         """Kernels of all pairs of samples from `x1` and `x2`.
@@ -91,13 +94,14 @@ class KernelFn:
     def entries_per_pair(self, x: Inputs) -> int:
         """How many numbers one pair of samples occupies at the widest layer, for choosing a tile size."""
         grid = nodes_of(x).shape[1:-1]
-        positions = math.prod(grid)
+        positions = math.prod(grid) * self.rule.widening()
         return positions**2 if _input_need(self.rule).full_pairs else positions
 
     def radial(self, q1: Array, q2: Array, cosine: Array, get: Get = None) -> Any:
         """Kernels as a function of mean squared norms and cosine, entry by entry.
 
-        Only for networks whose `certificate.dot_product` holds. `q` is ‖x‖² divided by the number of features.
+        Only for networks whose `certificate.dot_product` holds. `q` is ‖x‖² divided by the number of features; that
+        number itself matters in standard parameterization, see `of_features`.
 
         Example:
             >>> from ntk_equiv import stax
@@ -114,7 +118,18 @@ class KernelFn:
                 fix="Evaluate it on inputs instead: its kernel is no function of norms and cosine.",
             )
         q1, q2, cosine = jnp.broadcast_arrays(q1, q2, cosine)
-        return _radial(self.rule, q1, q2, cosine, canonical_get(get))
+        return _radial(self.rule, q1, q2, cosine, self.features, canonical_get(get))
+
+    def of_features(self, features: int) -> "KernelFn":
+        """The same kernels, of which `radial` knows that inputs have so many features.
+
+        Example:
+            >>> from ntk_equiv import stax
+            >>> _, _, kernel_fn = stax.Dense(1, parameterization="standard")
+            >>> print(kernel_fn.of_features(3).radial(jnp.ones(1), jnp.ones(1), jnp.ones(1), "ntk"))
+            [3.]
+        """
+        return replace(self, features=features)
 
 
 def nodes_of(x: Inputs) -> Array:
@@ -213,11 +228,12 @@ def _pairs(rule: Rule, left: Any, right: Any, get: Any) -> Any:
     return select(_finished(rule.pairs(pairs.fitted(need), left["trace"], right["trace"], OUTPUT)), get)
 
 
-@partial(jax.jit, static_argnames="get")
-def _radial(rule: Rule, q1: Array, q2: Array, cosine: Array, get: Any) -> Any:
+@partial(jax.jit, static_argnames=("features", "get"))
+def _radial(rule: Rule, q1: Array, q2: Array, cosine: Array, features: int | None, get: Any) -> Any:
     shape = cosine.shape
     q1, q2, cosine = (v.reshape(-1) for v in (q1, q2, cosine))
-    left, right = (rule.points(Points(q, None, None, grid=(), full=False, gaussian=False), OUTPUT)[1] for q in (q1, q2))
+    sides = [Points(q, None, None, grid=(), full=False, gaussian=False, channels=features) for q in (q1, q2)]
+    left, right = (rule.points(points, OUTPUT)[1] for points in sides)
     nngp = cosine * safe_sqrt(q1) * safe_sqrt(q2)
     pairs = Pairs(nngp, None, 1 - cosine, full=False, with_ntk=True, paired=True)
     kernel = _finished(rule.pairs(pairs.fitted(_input_need(rule)), left, right, OUTPUT))

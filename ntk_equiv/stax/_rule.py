@@ -4,7 +4,7 @@ A rule is the infinite-width half of a layer. It says what it needs of its input
 output), what it must remember about each sample (`trace`), and how a pair of samples is transformed given the two
 traces (`pairs`):
 
-    linear with weights      𝒦' = σ_w² L𝒦 + σ_b²,    Θ' = σ_w² LΘ + 𝒦'
+    linear with weights      𝒦' = σ_w² L𝒦 + σ_b²,    Θ' = σ_w² LΘ + 𝒦'       (in NTK parameterization)
     linear, parameter-free   𝒦' = L𝒦,                Θ' = LΘ
     activation φ             𝒦' = E[φ(u)φ(v)],       Θ' = Θ · E[φ'(u)φ'(v)],      (u, v) ~ N(0, 𝒦)
 
@@ -21,9 +21,11 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from ntk_equiv._check import refusal
+from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
-from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Need, Pairs, Points, materialize
+from ntk_equiv.stax._parameterization import NTK, Parameterization
+from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Fixed, Need, Pairs, Points, materialize
 
 Trace = Any
 T = TypeVar("T")
@@ -37,7 +39,7 @@ def static(**kwargs: Any) -> Any:
 @dataclass_transform(frozen_default=True, field_specifiers=(static,))
 def rule(cls: type[T]) -> type[T]:
     """Class decorator: a frozen dataclass that is a pytree."""
-    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    return dataclass_pytree(dataclasses.dataclass(frozen=True)(cls))
 
 
 class Rule:
@@ -51,6 +53,10 @@ class Rule:
     def need(self, need: Any) -> Any:
         """What this layer must be given so that it can deliver `need`."""
         return need
+
+    def widening(self) -> int:
+        """By how much the number of positions may grow on the way through, for choosing a tile size."""
+        return 1
 
     def trace(self, points: Any) -> Trace:
         """What `pairs` will want to know about each sample: a pytree of arrays `[n, ...]`."""
@@ -99,19 +105,27 @@ class Linear(Rule):
 
 
 class Trainable(Linear):
-    """A linear layer with Gaussian weights and biases in NTK parameterization.
+    """A linear layer with Gaussian weights and biases.
 
     Subclasses have fields `W_var` and `b_var` (`None` without biases). Variances, not standard deviations, because
     squares taken in float32 would be off by the same rounding in every layer. `channels` is the width of the finite
-    layer; only branches side by side are weighted by it.
+    layer, and `parameterization` how its weights enter.
     """
 
     W_var: Any
     b_var: Any
     channels: int
+    parameterization: Parameterization = NTK
 
     def output(self, points: Points) -> Points:
         return dataclasses.replace(points, gaussian=True, channels=self.channels, wide=True)
+
+    def fan_in(self, points: Points) -> int:
+        """How many inputs each output sums over."""
+        return points.width()
+
+    def trace(self, points: Points) -> Trace:
+        return {"fan_in": Fixed(self.fan_in(points))} if self.parameterization.standard else {}
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         after = super().pairs(pairs, left, right, need)
@@ -121,7 +135,11 @@ class Trainable(Linear):
             nngp = nngp + jnp.asarray(self.b_var, nngp.dtype)
         if not after.with_ntk:
             return dataclasses.replace(after, nngp=nngp)
-        ntk = nngp if after.ntk is None else weight * after.ntk + nngp
+        own = nngp
+        if self.parameterization.standard:
+            own = self.parameterization.inputs(left["fan_in"].value) * after.nngp
+            own = own if self.b_var is None else own + 1
+        ntk = own if after.ntk is None else weight * after.ntk + own
         return dataclasses.replace(after, nngp=nngp, ntk=ntk)
 
 

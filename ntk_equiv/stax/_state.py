@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Float
 
+from ntk_equiv._check import refusal
 from ntk_equiv._typing import Array
 
 
@@ -59,6 +60,17 @@ class Points:
     def with_cov(self, cov: Array | None, *, full: bool = False, residue: Array | None = None) -> "Points":
         """These points with another covariance."""
         return dataclasses.replace(self, cov=cov, full=full, residue=residue)
+
+    def width(self) -> int:
+        """The number of channels of the finite network, for a layer whose kernels depend on it."""
+        if self.channels is None:
+            raise refusal(
+                "layers",
+                expected="of known width before a layer in standard parameterization or with concatenated embeddings",
+                got="an unknown number of channels",
+                fix="Evaluate the kernel on inputs; for `radial`, say how many features they have with `of_features`.",
+            )
+        return self.channels
 
     def fitted(self, need: "Need") -> "Points":
         """These points, reduced to what `need` asks for."""
@@ -101,6 +113,14 @@ class Pairs:
     def on_right(self, v: Array) -> Array:
         """A per-sample quantity `[n2, *grid]` shaped to broadcast along the right sample of each pair."""
         return _spread_out(v, self, left=False)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Fixed:
+    """What a trace holds besides arrays: numbers that are the same for all samples and known at compile time."""
+
+    value: Any = dataclasses.field(metadata={"static": True})
 
 
 NOTHING, VARIANCE, COVARIANCE = 0, 1, 2

@@ -41,8 +41,8 @@ class Ensemble(Protocol):
     def mean(self, x: Inputs, t: Any = None) -> jax.Array:
         """The mean prediction."""
 
-    def cov(self, x: Inputs, t: Any = None) -> jax.Array:
-        """The covariance."""
+    def cov(self, x: Inputs, t: Any = None, x2: Inputs | None = None) -> jax.Array:
+        """The covariance, also of one set of points with another."""
 
 
 def emergent_equivariance(
@@ -90,23 +90,27 @@ def emergent_equivariance(
         >>> theorems.emergent_equivariance(plain, anywhere, 10.0, rep_x=turn).holds(1e-4)
         False
     """
-    rep_x, rep_y = _actions(ens, rep_x, rep_y)
+    rep_x, rep_y = actions(ens, rep_x, rep_y)
     check_known(x, "x")
     chosen = rep_x.elements(elements)
     mean, cov = ens.mean(x, t), ens.cov(x, t)
-    vector = mean.ndim - (t is not None and jnp.ndim(t)) == 1
     grid = output_grid(rep_x, cov.shape[1:] if t is not None and jnp.ndim(t) else cov.shape)
 
     def sides() -> Iterator[tuple]:
         for g in chosen.tolist() if isinstance(rep_x.group, FiniteGroup) else chosen:
             moved = rep_x(g, x)
-            turned = rep_y(g, mean[..., None])[..., 0] if vector else rep_y(g, mean)
-            yield (ens.mean(moved, t), ens.cov(moved, t)), (turned, *both_sides(grid, g, (cov,)))
+            yield (ens.mean(moved, t), ens.cov(moved, t)), (moved_mean(rep_y, g, mean, t), *both_sides(grid, g, (cov,)))
 
     return measured(STATEMENTS, rep_x.group, chosen, sides())
 
 
-def _actions(ens: Ensemble, rep_x: Any, rep_y: Any) -> tuple[Representation, Representation]:
+def moved_mean(rep_y: Representation, g: Any, mean: jax.Array, t: Any) -> jax.Array:
+    """ρ_Y(g) of a mean at one or several times; labels [n] have a single channel."""
+    vector = mean.ndim - (t is not None and jnp.ndim(t)) == 1
+    return rep_y(g, mean[..., None])[..., 0] if vector else rep_y(g, mean)
+
+
+def actions(ens: Ensemble, rep_x: Any, rep_y: Any) -> tuple[Representation, Representation]:
     """The actions that were given, or else those of the training data."""
     if rep_x is None:
         rep_x, rep_y = ens.rep_x, ens.rep_y if rep_y is None else rep_y

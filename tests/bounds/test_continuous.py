@@ -20,6 +20,9 @@ TEST = jnp.asarray(np.random.default_rng(1).normal(size=(2, 2)))
 def network(name):
     if name == "guest":  # a kernel of which nothing is known
         return lambda x1, x2=None, get=None: network("erf")(x1, x2, get)
+    if name == "standard":  # the number of features matters
+        form = {"parameterization": "standard"}
+        return stax.serial(stax.Dense(3, 1.5, 0.3, **form), stax.LayerNorm(), stax.Relu(), stax.Dense(1, **form))[2]
     return stax.serial(stax.Dense(8, 1.5, 0.3), ACTIVATIONS[name], stax.Dense(1, 1.2, 0.1))[2]
 
 
@@ -38,7 +41,7 @@ def ensemble(name, k, seed=0, vector=False):
 
 
 @settings(max_examples=25)
-@given(st.integers(0, 10**6), st.sampled_from(["relu", "erf"]), st.floats(0.01, 300.0))
+@given(st.integers(0, 10**6), st.sampled_from(["relu", "erf", "standard"]), st.floats(0.01, 300.0))
 def test_nothing_is_below_the_measured_error(seed, name, t):
     """Two hundred random problems."""
     ens, rng = ensemble(name, 3, seed), np.random.default_rng(seed + 1)

@@ -98,7 +98,8 @@ def steps_of_training():
     task = Task(model, optax.adam(1e-3), cross_entropy, "mean", batches, "threefry2x32")
 
     def steps(indices, data, start, stop):
-        members = jax.vmap(lambda index: task.born(index, key, data[0][:1]))(indices)
+        params = jax.vmap(lambda index: model.init(task.keys(key, index)[0], data[0][:1]))(indices)
+        members = jax.vmap(task.begun)((indices, params))
         return jax.vmap(lambda member: task.trained(member, key, data, start, stop))(members)
 
     data = jax.tree.map(jnp.asarray, data)

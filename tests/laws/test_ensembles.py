@@ -31,6 +31,7 @@ ROWS = [
     ("CNN, CIRCULAR, spatial on translations", MOMENTUM, (3, 400), "mean"),
     ("GNN on relabelling with features, S4", CONVERGED, (INF,), "mean"),
     ("GNN, nodes on node features, O", FLOW, (7.0,), "mean"),
+    ("attention, decaying embeddings on vector fields, D4", FLOW, (0.2, 5.0), "mean"),
 ]
 
 

@@ -25,6 +25,10 @@ def arrays(*shape):
     return jnp.asarray(np.random.default_rng(3).normal(size=shape))
 
 
+def DECAY(distance):
+    return jnp.exp(-distance)
+
+
 NETWORKS = {
     "dense": (
         lambda w: stax.serial(
@@ -66,6 +70,73 @@ NETWORKS = {
         arrays(2, 3, 3, 1),
         96,
         300,
+    ),
+    "group convolutions": (
+        lambda w: stax.serial(
+            stax.LiftingConv(w, (2, 2), b_std=0.2, group="D4"),
+            stax.Relu(),
+            stax.GroupConv(w, (2, 2), None, "VALID", 1.3, 0.1, group="D4"),
+            stax.Erf(),
+            stax.GroupPool(),
+            stax.Dense(1, 1.2, 0.1),
+        ),
+        arrays(2, 3, 3, 1),
+        96,
+        300,
+    ),
+    "normalised": (
+        lambda w: stax.serial(
+            stax.Conv(w, (2, 2), b_std=0.3),
+            stax.LayerNorm((1, -1), 0.1),
+            stax.Relu(),
+            stax.Flatten(),
+            stax.Dense(w, 1.2, 0.1),
+            stax.LayerNorm(),
+            stax.Erf(),
+            stax.Dense(1, 1.1, 0.2),
+        ),
+        arrays(2, 3, 3, 2),
+        96,
+        150,
+    ),
+    "standard parameterization": (
+        lambda w: stax.serial(
+            stax.Conv(3, (2,), W_std=1.3, b_std=0.3, parameterization="standard", s=(1, w)),
+            stax.Relu(),
+            stax.Flatten(),
+            stax.Dense(2, 1.2, 0.1, parameterization="standard", s=(w, w)),
+            stax.Erf(),
+            stax.Dense(1, 1.1, 0.2, parameterization="standard", s=(w, 1)),
+        ),
+        arrays(3, 3, 2),
+        64,
+        150,
+    ),
+    "attention": (
+        lambda w: stax.serial(
+            stax.Dense(w, 1.2, 0.1),
+            stax.Relu(),
+            stax.GlobalSelfAttention(
+                w, w, w, 4, W_value_std=1.3, b_std=0.2, pos_emb_type="SUM", pos_emb_decay_fn=DECAY, val_pos_emb=True
+            ),
+            stax.Gelu(),
+            stax.GlobalAvgPool(),
+            stax.Dense(1),
+        ),
+        arrays(2, 3, 2),
+        96,
+        150,
+    ),
+    "attention with random weights": (
+        lambda w: stax.serial(
+            stax.Dense(w),
+            stax.GlobalSelfAttention(
+                1, 8, 8, 32, False, 0.8, 0.9, 1.1, 1.2, 0.3, "IDENTITY", "CONCAT", n_chan_pos_emb=64, W_pos_emb_std=0.7
+            ),
+        ),
+        arrays(2, 3, 2),
+        64,
+        150,
     ),
     "graph": (
         lambda w: stax.serial(

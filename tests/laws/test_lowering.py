@@ -12,6 +12,7 @@ IMAGES = jnp.ones((2, 5, 5, 2), jnp.float32)
 VECTORS = jnp.ones((2, 3), jnp.float32)
 TURNS = reps.rot90(groups.dihedral(4))
 LABELS = jnp.ones((2, 1), jnp.float32)
+ATTENTION = stax.serial(stax.GlobalSelfAttention(1, 1, 1, 1, pos_emb_type="SUM"), stax.LayerNorm(), stax.Relu())
 NETWORK = stax.serial(stax.Conv(1, (3, 3), b_std=0.1), stax.Relu(), stax.Flatten(), stax.Dense(1))
 
 
@@ -31,6 +32,7 @@ COMPUTATIONS = {
     "rotations": (reps.rotate(groups.cyclic(8)).orbit, (IMAGES,)),
     "matrices": (reps.matrix(groups.polyhedral("I")).orbit, (VECTORS,)),
     "kernels of a network": (NETWORK.kernel_fn, (IMAGES,)),
+    "kernels of attention": (ATTENTION.kernel_fn, (IMAGES,)),
     "infinite ensemble, dense": (ensemble("dense"), (IMAGES, LABELS)),
     "infinite ensemble, reduced": (ensemble("reduced"), (IMAGES, LABELS)),
     "kernels": (TURNS.spatial((3, 3)).both, (1, jnp.ones((2, 2, 3, 3, 3, 3)))),

@@ -17,6 +17,7 @@ nt = interop.neural_tangents()
 
 stds = st.sampled_from([0.7, 1.0, 1.4])
 biases = st.sampled_from([None, 0.0, 0.3])
+norms = st.sampled_from([[], [("LayerNorm",)], [("LayerNorm", -1, 0.2)]])
 functions = st.sampled_from(
     [
         ("Sigmoid_like",),
@@ -54,30 +55,53 @@ BESIDE = [
 
 
 @st.composite
+def dense_layers(draw, out=8):
+    """In either parameterization."""
+    return ("Dense", out, draw(stds), draw(biases), 0, -1, draw(st.sampled_from(["ntk", "ntk", "standard"])))
+
+
+@st.composite
+def attention_layers(draw):
+    """None, or one with a closed form."""
+    linear = draw(st.booleans())
+    mechanism = draw(st.sampled_from(["SOFTMAX", "IDENTITY", "ABS", "RELU"])) if linear else "IDENTITY"
+    stds_and_bias = (*(draw(stds) for _ in range(4)), draw(biases))
+    kind, decay = draw(st.sampled_from(["NONE", "SUM", "CONCAT"])), draw(st.sampled_from([None, decaying]))
+    embedding = (kind, 2, decay, None, draw(stds), draw(st.booleans()))
+    layer = ("GlobalSelfAttention", 4, 4, 4, 2, linear, *stds_and_bias, mechanism, *embedding)
+    return draw(st.sampled_from([[], [layer, *draw(norms)]]))
+
+
+def decaying(distance):
+    """Covariance of positional embeddings."""
+    return jnp.exp(-distance / 3)
+
+
+@st.composite
 def vector_layers(draw, depth):
     """Descriptions of layers that act on vectors: `(name, *arguments)`, or a fan-in with the layers of one branch."""
     layers = []
     for _ in range(draw(st.integers(1, depth))):
-        layers.append(("Dense", 8, draw(stds), draw(biases)))
+        layers += [draw(dense_layers()), *draw(norms)]
         if draw(st.booleans()):
-            inner = [("Dense", 8, draw(stds), draw(biases)), draw(functions), ("Dense", 8, draw(stds))]
+            inner = [draw(dense_layers()), draw(functions), ("Dense", 8, draw(stds))]
             layers += draw(st.sampled_from(BESIDE))(inner)
         layers += [draw(st.one_of(activations, signs)), *draw(dropout)]
     if draw(st.booleans()):
         layers += [("Dense", 8, 0.7), draw(powers)]
-    return [*layers, ("Dense", 1, draw(stds), draw(biases))]
+    return [*layers, draw(dense_layers(1))]
 
 
 @st.composite
 def image_layers(draw):
-    """Convolutions, pools, and an end."""
+    """Convolutions, attention, pools, and an end."""
     layers = []
     for _ in range(draw(st.integers(1, 2))):
         padding = draw(st.sampled_from(["SAME", "VALID", "CIRCULAR"]))
         shape = draw(st.sampled_from([(1, 2), (2, 2), (3, 2)]))
         strides = draw(st.sampled_from([None, (1, 2)]))
         layers.append(("Conv", 4, shape, strides, padding, draw(stds), draw(biases)))
-        layers += [draw(activations), *draw(dropout)]
+        layers += [*draw(norms), draw(activations), *draw(dropout), *draw(attention_layers())]
         if draw(st.booleans()):
             layers.append(("AvgPool", (2, 1), (1, 1), draw(st.sampled_from(["SAME", "CIRCULAR"]))))
     end = draw(st.sampled_from([[("Flatten",)], [("GlobalAvgPool",)], [("GlobalSumPool",)]]))

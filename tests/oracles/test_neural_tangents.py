@@ -9,6 +9,7 @@ import pytest
 
 from ntk_equiv import interop, stax
 from tests.architectures import ARCHITECTURES
+from tests.tolerances import assert_close
 
 nt = interop.neural_tangents()
 
@@ -48,3 +49,34 @@ def test_both_kernels_agree(architecture, dtype):
     assert_equal_kernels(ours, oracle, RELATIVE[dtype])
     if a1 is not None:
         assert_equal_kernels(kernel_fn(x1, x2, pattern=(a1, a2)), oracle, RELATIVE[dtype])
+
+
+# Finite networks of more than products with weights. Decaying embeddings use another root of the same covariance.
+NAMES = ("layer-norm-over-positions", "standard-conv", "attention-concat", "attention-only")
+FINITE = [a for a in ARCHITECTURES if a.name in NAMES]
+
+
+@pytest.mark.parametrize("architecture", FINITE, ids=lambda a: a.name)
+def test_finite_networks_with_the_same_weights_agree(architecture, key):
+    """Weights are drawn by neural-tangents, and have the same shapes up to axes of length one."""
+    x, _ = architecture.inputs(0, 3)
+    init_fn, apply_fn, _ = architecture.build(nt.stax)
+    announced = []
+
+    def outputs(key, x):
+        shape, params = init_fn(key, x.shape)
+        announced.append(shape)
+        return params, apply_fn(params, x)
+
+    with jax.numpy_rank_promotion("allow"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        params, expected = jax.jit(outputs)(key, x)
+    init_ours, apply_ours, _ = architecture.build(stax)
+
+    def drawn(key):
+        shape, params = init_ours(key, x.shape)
+        assert shape == announced[0]
+        return params
+
+    params = jax.tree.map(lambda own, given: given.reshape(own.shape), jax.eval_shape(drawn, key), params)
+    assert_close(jax.jit(apply_ours)(params, x), expected)

@@ -34,6 +34,17 @@ def test_smaller_groups_of_quarter_turns() -> None:
     np.testing.assert_array_equal(reps.rot90(groups.trivial())(0, IMAGE), IMAGE)
 
 
+@pytest.mark.parametrize(("rep", "count"), [(reps.rot90(C4), 4), (reps.rot90(D4), 8), (reps.rot90(C4), 8)])
+def test_features_on_a_group_permute_its_elements(rep, count) -> None:
+    """The value at (g⁻¹s, g⁻¹k) comes to (s, k); C4 is the first half of D4."""
+    group = D4 if count == 8 else C4
+    places = np.arange(9 * count).reshape(3, 3, count)
+    for g, sources in enumerate(rep.spatial((3, 3, count)).indices):
+        turned = np.asarray(rep(g, places))
+        expected = [turned[..., group.table[group.inverse[g], k]] for k in range(count)]
+        np.testing.assert_array_equal(sources.reshape(3, 3, count), np.stack(expected, -1))
+
+
 def test_channels_turn_with_the_pixels() -> None:
     """An arrow to the right at the right edge becomes an arrow up at the upper edge."""
     arrows = reps.rot90(C4, reps.matrix(C4, groups.SO2.finite(4).matrices))
@@ -177,6 +188,10 @@ def test_grid_actions_pass_through_jit() -> None:
     ("act", "message"),
     [
         (lambda: reps.rot90(C4)(1, jnp.ones((4, 5, 1))), r"`shape` must be that of a square grid, got \(4, 5\)"),
+        (
+            lambda: reps.rot90(D4).spatial((3, 3, 4)),
+            "got an axis of 4. .* on C4 one of 4, among which flips do not act",
+        ),
         (lambda: reps.rot90(C4)(1, jnp.ones((4, 4))), r"images \[..., H, W, channels\], got shape \(4, 4\)"),
         (lambda: reps.rot90(C4, reps.regular(C4))(1, jnp.ones((3, 3, 2))), "4 entries on its last axis"),
         (lambda: reps.rot90(C4, reps.regular(C2)), r"`channels` must be a representation of <cyclic\(4\)"),

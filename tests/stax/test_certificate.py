@@ -61,6 +61,20 @@ def test_polynomials_of_mixed_signs_carry_no_certificate_and_deserve_none(activa
     assert kernel_fn.radial(jnp.array(0.1), jnp.array(2.0), jnp.array(0.0), "nngp") < -0.1
 
 
+def test_normalised_networks_and_other_parameterizations_keep_the_certificate():
+    form = {"parameterization": "standard"}
+    hidden = [stax.Dense(4, 1.3, 0.2, **form), stax.LayerNorm(eps=0.1), stax.Relu()]
+    kernel_fn = stax.serial(*hidden * 2, stax.Dense(1, **form))[2]
+    assert kernel_fn.certificate == network(stax.Relu()).certificate
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5)))
+    norms = jnp.linalg.norm(x, axis=1)
+    cosine = x @ x.T / norms[:, None] / norms[None, :]
+    q1, q2 = norms[:, None] ** 2 / 5, norms[None, :] ** 2 / 5
+    off_diagonal = ~np.eye(3, dtype=bool)
+    for radial, kernel in zip(kernel_fn.of_features(5).radial(q1, q2, cosine), kernel_fn(x), strict=True):
+        assert_close(radial[off_diagonal], kernel[off_diagonal], {"float64": 1e-13})
+
+
 def test_a_series_with_negative_coefficients_would_be_noticed():
     nodes = np.cos(np.pi * (np.arange(512) + 0.5) / 512)
     assert np.polynomial.chebyshev.chebfit(nodes, nodes - 0.1 * nodes**3, 24).min() < -1e-3

@@ -77,6 +77,16 @@ def test_gradients_of_convolutional_kernels_are_finite(activation):
         assert jnp.isfinite(slope).all()
 
 
+def test_gradients_through_normalisation_and_attention_are_finite():
+    normalized = stax.serial(stax.Dense(1), stax.LayerNorm(), stax.Relu(), stax.Dense(1))
+    attention = stax.GlobalSelfAttention(1, 1, 1, 1, pos_emb_type="SUM", val_pos_emb=True, W_pos_emb_std=0.0)
+    kernel_fn = stax.serial(normalized, attention, stax.LayerNorm(), stax.Abs(), stax.Flatten())[2]
+    value = jax.jit(jax.value_and_grad(lambda a, b: kernel_fn(a, b, "ntk")[0, 0], argnums=(0, 1)))
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 3, 2)), jnp.float32)
+    for left, right in [(x, x), (x, -x), (0 * x, x), (0 * x, 0 * x)]:
+        assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(value(left, right)))
+
+
 @pytest.mark.parametrize("activation", [stax.Relu(), stax.Abs(), stax.Erf()])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_covariance_has_its_true_gradient_at_coincident_and_opposite_samples(activation, sign):
@@ -125,6 +135,21 @@ def test_convolutional_hyperparameters_have_gradients():
 
     difference = (total(1.3 + 1e-6) - total(1.3 - 1e-6)) / 2e-6
     np.testing.assert_allclose(jax.grad(total)(1.3), difference, rtol=1e-7)
+
+
+def test_hyperparameters_of_attention_and_normalisation_have_gradients():
+    x = jnp.asarray(np.random.default_rng(3).normal(size=(2, 3, 2)))
+
+    def total(stds):
+        attention = stax.GlobalSelfAttention(
+            1, 1, 1, 1, True, stds[0], stds[1], b_std=stds[2], pos_emb_type="CONCAT", W_pos_emb_std=stds[3]
+        )
+        return stax.serial(attention, stax.LayerNorm(eps=stds[4]), stax.Erf(), stax.Flatten())[2](x, None, "ntk").sum()
+
+    stds, step = jnp.array([1.3, 0.8, 0.2, 0.9, 0.4]), 1e-6
+    total = jax.jit(total)
+    differences = [(total(stds + step * e) - total(stds - step * e)) / (2 * step) for e in jnp.eye(5)]
+    np.testing.assert_allclose(jax.grad(total)(stds), differences, rtol=1e-7)
 
 
 def test_second_derivatives_of_the_covariance_are_finite_at_coincident_samples():

@@ -21,8 +21,16 @@ def as_users_run_it():
 DENSE = stax.serial(stax.Dense(4), stax.Relu(), stax.Dense(1))[2]
 CONV = stax.serial(stax.Conv(4, (3, 3)), stax.Relu(), stax.Flatten())[2]
 GRAPH = stax.serial(stax.Aggregate(), stax.Dense(1))[2]
+LIFT = stax.LiftingConv(4, (3, 3), padding="SAME", group="C4")
+LIFTED = stax.serial(LIFT, stax.Relu(), stax.GroupPool())[2]
+KEY = jax.random.key(0)
 X = jnp.ones((2, 3))
 IMAGES = jnp.ones((2, 5, 5, 1))
+TOKENS = jnp.ones((2, 3, 2))
+
+
+def attention(**settings):
+    return stax.GlobalSelfAttention(4, 4, 4, 2, **settings)
 
 
 def beside(fan_in, *branches, x=X, after=None):
@@ -57,9 +65,64 @@ WRONG_VALUES = {
         lambda: stax.Conv(4, (3, 3), dimension_numbers=("NCHW", "OIHW", "NCHW")),
         r"`dimension_numbers` must be samples first and channels last",
     ),
-    "standard parameterization": (
-        lambda: stax.Dense(4, parameterization="standard"),
-        r"`parameterization` must be one",
+    "unknown parameterization": (
+        lambda: stax.Dense(4, parameterization="mup"),
+        r"`parameterization` must be one of 'ntk', 'standard', got 'mup'",
+    ),
+    "scaled widths in NTK parameterization": (lambda: stax.Dense(4, s=(1, 2)), r"`s` must be \(1, 1\) in NTK param"),
+    "three factors of width": (lambda: stax.Dense(4, parameterization="standard", s=(1, 2, 3)), r"`s` must be two"),
+    "factor of width zero": (
+        lambda: stax.Conv(4, (2,), parameterization="standard", s=(1, 0)),
+        r"`s` must be a positive integer, got 0",
+    ),
+    "radial kernel without features": (
+        lambda: stax.Dense(1, parameterization="standard")[2].radial(jnp.ones(1), jnp.ones(1), jnp.ones(1)),
+        r"of known width before a layer in standard parameterization.*`of_features`",
+    ),
+    "normalisation of an activation": (
+        lambda: stax.serial(stax.Dense(4), stax.Relu(), stax.LayerNorm())[2](X),
+        r"every LayerNorm follows a layer with weights",
+    ),
+    "normalisation without channels": (
+        lambda: stax.serial(stax.Conv(4, (2, 2)), stax.LayerNorm((1, 2)))[2](IMAGES),
+        r"`axis` must be the channels of an input with 4 axes.* got \(1, 2\)",
+    ),
+    "normalisation over samples": (
+        lambda: stax.LayerNorm((0, -1)).apply_fn((), X),
+        r"`axis` must be the channels.*never over the axis of the samples",
+    ),
+    "normalisation over axes that are not there": (
+        lambda: stax.serial(stax.Dense(4), stax.LayerNorm((1, 2)))[2](X),
+        r"`axis` must be the channels of an input with 2 axes",
+    ),
+    "negative eps": (lambda: stax.LayerNorm(eps=-1.0), r"`eps` must be zero or a positive number"),
+    "attention between vectors": (
+        lambda: attention()[2](X),
+        r"`x` must be \[n, positions\.\.\., channels\] for attention",
+    ),
+    "unknown attention": (lambda: attention(attention_mechanism="MAX"), r"`attention_mechanism` must be one of"),
+    "attention without heads": (lambda: stax.GlobalSelfAttention(4, 4, 4, 0), r"`n_heads` must be a positive integer"),
+    "attention without weights": (lambda: attention(W_out_std=None), r"`W_out_std` must be one real number"),
+    "kernels of attention without a closed form": (
+        lambda: stax.serial(stax.Dense(4), attention(linear_scaling=False))[2](TOKENS),
+        r"`linear_scaling, attention_mechanism` must be .* no closed form.*init_fn and apply_fn",
+    ),
+    "unknown embedding": (lambda: attention(pos_emb_type="ROTARY"), r"`pos_emb_type` must be one of 'NONE', 'SUM'"),
+    "summed embedding of other width": (
+        lambda: attention(pos_emb_type="SUM", n_chan_pos_emb=5)[2](TOKENS),
+        r"`n_chan_pos_emb` must be the number of channels of the input, 2",
+    ),
+    "summed embedding of other width, finite": (
+        lambda: attention(pos_emb_type="SUM", n_chan_pos_emb=5)[0](jax.random.key(0), TOKENS.shape),
+        r"`n_chan_pos_emb` must be the number of channels of the input, 2",
+    ),
+    "embedding without a covariance": (
+        lambda: attention(pos_emb_type="SUM", pos_emb_decay_fn=lambda d: d)[2](TOKENS),
+        r"`pos_emb_decay_fn` must be a function .* that gives covariances.* smallest eigenvalue",
+    ),
+    "embedding that gives no matrix": (
+        lambda: attention(pos_emb_type="SUM", pos_emb_decay_fn=jnp.sum)[2](TOKENS),
+        r"`pos_emb_decay_fn` must be a function of arrays",
     ),
     "infinite slope": (lambda: stax.LeakyRelu(float("inf")), r"`a` must be one finite real number"),
     "no quadrature nodes": (lambda: stax.ElementwiseNumerical(jnp.tanh, 0), r"`deg` must be a positive integer"),
@@ -109,6 +172,48 @@ WRONG_VALUES = {
         lambda: stax.serial(stax.FanOut(3), stax.parallel(stax.Dense(1), stax.Dense(1)), stax.FanInSum())[2](X),
         r"`layers` must be",
     ),
+    "an oblong filter on a group": (
+        lambda: stax.LiftingConv(1, (3, 2), group="C4"),
+        r"`filter_shape` must be two equal numbers, got \(3, 2\)",
+    ),
+    "unequal strides on a group": (
+        lambda: stax.GroupConv(1, (3, 3), (1, 2), group="C4"),
+        r"`strides` must be two equal",
+    ),
+    "a group without turns": (lambda: stax.LiftingConv(1, (3, 3), group="C3"), r"`group` must be one of 'C4', 'D4'"),
+    "an oblong image on a group": (
+        lambda: LIFTED(jnp.ones((1, 4, 5, 1))),
+        r"`x` must be \[n, h, h, channels\], square images, got positions \(4, 5\)",
+    ),
+    "features lifted again": (
+        lambda: stax.serial(LIFT, stax.Relu(), LIFT)[2](IMAGES),
+        r"square images, got positions \(5, 5, 4\).*use `GroupConv`",
+    ),
+    "images on a group": (
+        lambda: stax.GroupConv(1, (3, 3), group="C4")[2](IMAGES),
+        r"`x` must be \[n, h, h, 4, channels\], features on the group C4.*`LiftingConv`",
+    ),
+    "features on another group": (
+        lambda: stax.serial(LIFT, stax.GroupConv(1, (3, 3), group="D4"))[0](KEY, IMAGES.shape),
+        r"\[n, h, h, 8, channels\].*got positions \(5, 5, 4\)",
+    ),
+    "an even filter on a group": (
+        lambda: stax.LiftingConv(1, (2, 2), padding="SAME", group="D4")[2](IMAGES),
+        r"such that D4 is respected, got 0 cells of padding before, 1 behind.*odd filter",
+    ),
+    "a stride that leaves pixels out": (
+        lambda: stax.LiftingConv(1, (2, 2), (2, 2), group="C4")[0](KEY, IMAGES.shape),
+        r"such that C4 is respected, got .* and 1 left over on a grid \(5, 5\)",
+    ),
+    "a stride that leaves pixels out, finite": (
+        lambda: stax.LiftingConv(1, (2, 2), (2, 2), group="C4")[1]((jnp.ones((2, 2, 1, 1)), None), IMAGES),
+        r"such that C4 is respected",
+    ),
+    "images pooled over a group": (
+        lambda: stax.GroupPool()[2](IMAGES),
+        r"`x` must be .* features on C4 or D4, got positions \(5, 5\)",
+    ),
+    "images pooled over a group, finite": (lambda: stax.GroupPool()[1]((), IMAGES), r"features on C4 or D4"),
     "product of one": (lambda: stax.serial(stax.Dense(1), stax.FanInProd())[2](X), r"branches before `FanInProd`"),
     "product of two activations": (
         lambda: beside(stax.FanInProd(), stax.Relu(), stax.Erf()),

@@ -1,0 +1,214 @@
+"""Results that outlive an interruption: a folder, with a file for each part of the work that is finished.
+
+    results/ising-quick/
+        about.json          settings, versions, machine, and how long each part took (since it was last begun)
+        <part>.npz          what a part returned; one that is there is complete
+        checkpoints/        of parts that are under way
+        table.txt  *.pdf  *.png
+
+Files are written beside their final place and then renamed. So a program may be interrupted or killed at any moment, or
+find the disk full: what is finished stays, and the same command goes on from there.
+"""
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO, Any
+
+import jax
+import numpy as np
+
+from ntk_equiv import ensembles
+
+Arrays = Mapping[str, np.ndarray]
+VERSIONS = ("ntk-equiv", "jax", "flax", "optax", "numpy", "matplotlib")
+ABOUT, WRITING = "about.json", ".writing"
+
+
+class Refused(Exception):
+    """Something that the user has to put right; shown without a traceback."""
+
+
+class Found(dict[str, Arrays]):
+    """The arrays of all parts that are finished; asking for another one is the user's to put right."""
+
+    def __missing__(self, part: str) -> Arrays:
+        raise Refused(f"part {part} is not finished. Run it without --redraw, and it goes on where it stopped.")
+
+
+class Results:
+    """A folder of results, one file for each part that is finished."""
+
+    def __init__(self, folder: Path, name: str, preset: str, settings: Any, *, restart: bool, progress: bool) -> None:
+        self.folder, self.progress = folder, progress
+        self.found = Found()
+        if restart:
+            forget(folder, name)
+        asked = {"experiment": name, "preset": preset, "settings": _plain(settings)}
+        if _holds_something(folder):
+            self.about = _read_about(folder)
+            differ = _differences(asked, self.about)
+            if differ:
+                fix = "Name another folder with --results" + (
+                    ", or throw its results away with --restart" if self.about["experiment"] == name else ""
+                )
+                raise Refused(f"{folder} holds results of something else ({'; '.join(differ)}). {fix}.")
+            self._note_versions()
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.about = asked | {"versions": _versions(), "machine": _machine(), "seconds": {}}
+            self._write_about()
+
+    def part(self, name: str, function: Callable[..., Arrays], /, *arguments: Any) -> Arrays:
+        """What `function(*arguments)` returns, a dictionary of arrays: computed once, then read from its file."""
+        path = self.folder / f"{name}.npz"
+        if not path.exists():
+            start = time.perf_counter()
+            arrays = {key: np.asarray(value) for key, value in function(*arguments).items()}
+            self.about["seconds"][name] = round(time.perf_counter() - start, 1)
+            with whole(path) as file:
+                np.savez_compressed(file, **arrays)
+            self._write_about()
+        shutil.rmtree(self.checkpoint(name), ignore_errors=True)
+        self.found[name] = _read(path)
+        return self.found[name]
+
+    def checkpoint(self, name: str, /) -> Path:
+        """The folder for checkpoints of a part that trains, which are dropped once it is finished."""
+        return self.folder / "checkpoints" / name
+
+    def train(self, name: str, module: Any, data: Any, /, **settings: Any) -> ensembles.Run:
+        """`ensembles.train` with a bar and checkpoints, from which an interrupted run goes on."""
+        folder = self.checkpoint(name)
+        if self.progress:
+            print(f"training {name}", file=sys.stderr)
+        return ensembles.train(module, data, checkpoint=folder, resume=True, progress=self.progress, **settings)
+
+    def _write_about(self) -> None:
+        with whole(self.folder / ABOUT) as file:
+            file.write(json.dumps(self.about, indent=2).encode())
+
+    def _note_versions(self) -> None:
+        before, now = self.about.get("versions", {}), _versions()
+        changed = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
+        if changed:
+            print(f"note: {self.folder} was begun with other versions: {'; '.join(changed)}", file=sys.stderr)
+
+
+def stored(folder: Path, name: str, presets: Mapping[str, Any]) -> tuple[Any, Found]:
+    """Settings and arrays of a folder of results."""
+    about = _read_about(folder)
+    if about["experiment"] != name:
+        raise Refused(f"{folder} holds results of {about['experiment']}, not of {name}. Name another with --results.")
+    # Not those that about.json lists: a part may have been finished a moment before the program was killed.
+    found = Found({path.stem: _read(path) for path in sorted(folder.glob("*.npz"))})
+    if not found:
+        raise Refused(f"{folder} holds no finished part yet. Run it without --redraw first.")
+    try:
+        return type(presets[about["preset"]])(**about["settings"]), found
+    except (KeyError, TypeError) as error:
+        raise Refused(f"{folder} was made by another version of {name} ({error}). Name another folder.") from None
+
+
+def forget(folder: Path, name: str) -> None:
+    """Empty a folder of results of this experiment, and nothing that is not one."""
+    if not _holds_something(folder):
+        return
+    there = _read_about(folder)["experiment"]
+    if there != name:
+        raise Refused(f"{folder} holds results of {there}, which {name} does not throw away. Remove it yourself.")
+    # What tells that it is such a folder goes last, so that this can be interrupted, too.
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == ABOUT):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _holds_something(folder: Path) -> bool:
+    """Whether there is anything in a folder but files that were never finished."""
+    if folder.exists() and not folder.is_dir():
+        raise Refused(f"{folder} is a file. Name a folder with --results.")
+    return folder.exists() and any(entry.suffix != WRITING for entry in folder.iterdir())
+
+
+def _read_about(folder: Path) -> dict[str, Any]:
+    fix = "Remove the folder, or name another with --results"
+    try:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        kind = "holds something other than results" if folder.is_dir() else "is no folder of results"
+        raise Refused(f"{folder} {kind}. Name a new or empty folder with --results.") from None
+    except ValueError as error:  # neither JSON, nor perhaps even text
+        raise Refused(f"{folder}/{ABOUT} is damaged ({error}). {fix}.") from None
+    kinds = {"experiment": str, "preset": str, "settings": dict, "seconds": dict}
+    if not isinstance(about, dict) or not all(isinstance(about.get(key), kind) for key, kind in kinds.items()):
+        raise Refused(f"{folder}/{ABOUT} is damaged (it lacks one of {', '.join(kinds)}). {fix}.")
+    return about
+
+
+def _differences(asked: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    """In what two runs differ, each setting by its name."""
+    found = []
+    for key, value in asked.items():
+        if isinstance(value, Mapping):
+            found += _differences({**dict.fromkeys(there[key]), **value}, {**dict.fromkeys(value), **there[key]})
+        elif there[key] != value:
+            found.append(f"{key} {there[key]} instead of {value}")
+    return found
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    content = io.BytesIO(path.read_bytes())
+    try:
+        with np.load(content) as file:
+            return dict(file)
+    except Exception as error:  # there is no end to what a damaged archive may lead to
+        raise Refused(f"{path} is damaged ({error}). Remove it, and it is computed again.") from None
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to, which is there as a whole afterwards, or not at all."""
+    temporary = path.with_name(path.name + WRITING)
+    try:
+        with temporary.open("wb") as file:
+            yield file
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()  # on a full disk it would be in the way
+        raise
+
+
+def _plain(settings: Any) -> Any:
+    return json.loads(json.dumps(dataclasses.asdict(settings)))
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version()} | {name: _version(name) for name in VERSIONS}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # such as this library itself, used from where its source lies
+        return "not installed"
+
+
+def _machine() -> dict[str, Any]:
+    devices = jax.devices()
+    return {
+        "devices": f"{len(devices)} x {devices[0].device_kind}",
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+    }

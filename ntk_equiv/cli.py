@@ -1,0 +1,220 @@
+"""The command line: `ntk-equiv plan` and `ntk-equiv info`.
+
+Here arguments become calls of `ntk_equiv.planning` and `ntk_equiv.ensembles`, which are imported when they are needed:
+help costs nothing. Exit codes are those a shell expects: 0, 2 for what the user has to put right, 1 for any other
+error, 130 after an interruption.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+_AsWritten = argparse.RawDescriptionHelpFormatter
+
+ABOUT = """\
+Theory of deep ensembles trained with data augmentation: what to expect before anything is trained.
+
+examples:
+  ntk-equiv plan data.npz --group C4 --action rot90
+  ntk-equiv plan --help
+  ntk-equiv info --members 100 --width 512
+"""
+ABOUT_PLAN = """\
+How many members, how long to train, how large is the remaining error, and on which inputs?
+
+The data are an npz file with the arrays
+  x        training points [n, ...]: vectors [n, d], images [n, H, W, channels] or [n, H, W]
+  y        labels: whole numbers or text for classes [n], floats for regression [n] or [n, channels]
+  x_test   test points [m, ...] (if missing, some of x are held out)
+  y_test   their labels (if missing, nothing is said about errors on them)
+as `np.savez("data.npz", x=x, y=y)` writes it. Others are ignored.
+
+groups:   C4, D4, S3, A4, T, O, I, V4, Q8, SO2:8, O2:4, SO3:D3, and products such as C2xC4
+actions:  rot90, rotate (interpolates), translations   on images;  rot90+matrix turns their channels as well
+          matrix, permutation, regular, sign, trivial  on the last axis;  nodes  on the first of [nodes, features]
+networks: mlp:relu:2, cnn:relu:2, cnn:relu:2:gap; activations relu, erf, gelu, leaky, abs, sin
+times:    numbers, inf, log:FIRST:LAST:COUNT, or auto
+"""
+EXAMPLES_PLAN = """\
+examples:
+  ntk-equiv plan images.npz --group C4 --action rot90 --arch cnn:relu:2
+  ntk-equiv plan molecules.npz --group O --action matrix --label-action matrix --delta 0.1 --epsilon 0.05
+  ntk-equiv plan data.npz --group C8 --action matrix --times log:1:1e5:20 inf --members 100 --out results
+
+exit codes: 0, 2 for what you have to put right, 1 for any other error, 130 if interrupted
+"""
+ABOUT_INFO = """\
+Versions, devices, and how the members of an ensemble of perceptrons would be laid out over these devices.
+
+examples:
+  ntk-equiv info
+  ntk-equiv info --members 1000 --width 2048 --layers 3 --features 784 --batch 256
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line asks for; returns the exit code.
+
+    Example:
+        >>> from ntk_equiv.cli import main
+        >>> main(["plan", "missing.npz", "--group", "C4", "--action", "rot90"])
+        2
+    """
+    try:
+        asked = _parser().parse_args(arguments)
+    except SystemExit as stop:  # argparse has said what is wrong, or printed the help
+        return int(stop.code or 0)
+    try:
+        asked.run(asked)
+    except KeyboardInterrupt:
+        print("\nntk-equiv: interrupted.", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        if asked.traceback:
+            traceback.print_exc()
+        print(f"ntk-equiv: {_explained(error, asked)}", file=sys.stderr)
+        return BAD_USAGE if hasattr(error, "argument") else FAILED
+    return 0
+
+
+def _plan(asked: argparse.Namespace) -> None:
+    from ntk_equiv import datasets, planning
+    from ntk_equiv._check import refusal
+
+    if asked.figures and find_spec("matplotlib") is None:
+        fix = "Install matplotlib (`pip install 'ntk-equiv[plots]'`), or leave figures out with --no-figures."
+        raise refusal("figures", expected="left out without matplotlib", got="wanted", fix=fix)
+    folder = planning.checked_folder(asked.out or f"{asked.data.stem}-plan", overwrite=asked.overwrite)
+    given: dict[str, Any] = datasets.npz_arrays(asked.data, ("x", "y"), optional=("x_test", "y_test"))
+    with _precision("float32" if asked.float32 else "float64") as dtype:
+        settings = {name: getattr(asked, name) for name in SETTINGS}
+        say = None if asked.quiet else lambda text: print(f"{text} …", file=sys.stderr, flush=True)
+        found = planning.plan(given.pop("x"), given.pop("y"), **given, **settings, dtype=dtype, progress=say)
+    paths = found.write(folder, overwrite=asked.overwrite, figures=asked.figures)
+    print(found.table())
+    print("\nFiles\n-----")
+    for path in paths:
+        print(path)
+
+
+def _info(asked: argparse.Namespace) -> None:
+    import jax
+
+    from ntk_equiv import ensembles, planning
+
+    for name, number in planning.versions().items():
+        print(f"{name:12} {number}")
+    devices = jax.devices()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    print(f"{'devices':12} {len(devices)} × {devices[0].device_kind} ({devices[0].platform}), {cores} cores")
+    net = ensembles.mlp((asked.width,) * asked.layers, 1, b_std=0.1)
+    batch = jax.ShapeDtypeStruct((asked.batch, asked.features), "float32")
+    print(f"{'layout':12} {ensembles.expected_layout(net, batch, members=asked.members)}")
+    if devices[0].platform == "cpu" and len(devices) < (cores or 1):
+        print(f"{'':12} `ensembles.use_cores()` at the top of a script would make {cores} devices of these cores.")
+
+
+@contextlib.contextmanager
+def _precision(dtype: str) -> Iterator[str]:
+    """Double precision in this program, unless single is asked for; as it was afterwards."""
+    import jax
+
+    before = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+    jax.config.update("jax_enable_x64", before or dtype == "float64")
+    try:
+        yield dtype
+    finally:
+        jax.config.update("jax_enable_x64", before)
+
+
+def _explained(error: Exception, asked: argparse.Namespace) -> str:
+    """What went wrong, with arguments called as on the command line."""
+    argument = getattr(error, "argument", None)
+    if argument is not None:
+        option = f"--{argument.replace('_', '-')}"
+        return str(error).replace(f"`{argument}`", option if hasattr(asked, argument) else argument, 1)
+    text = f"{type(error).__name__}: {error}"
+    if "RESOURCE_EXHAUSTED" in text or isinstance(error, MemoryError):
+        return f"not enough memory ({text.splitlines()[0]}). Use fewer points: --max-points, --max-test-points."
+    return text if asked.traceback else f"{text}. With --traceback it is shown where this happened."
+
+
+# Options of `plan` that are settings of `planning.plan`, with their type and what they mean.
+OPTIONS: dict[str, tuple] = {
+    "group": (str, None, "the symmetry group"),
+    "action": (str, None, "how it acts on points"),
+    "label_action": (str, "trivial", "how it acts on labels: an action, or same"),
+    "arch": (str, "mlp:relu:2", "the network"),
+    "w_std": (float, 2**0.5, "standard deviation of weights, times √fan-in"),
+    "b_std": (float, 0.1, "standard deviation of biases"),
+    "labels": (str, "auto", "auto, classes or regression"),
+    "at": (float, None, "the time that members and invariance are told for (default: the best one)"),
+    "learning_rate": (float, 1.0, "the unit of time: t steps of full-batch descent at this rate"),
+    "reduction": (str, "mean", "the loss is ½ of the mean or of the sum of squares"),
+    "members": (int, 10, "size of an ensemble you have in mind"),
+    "delta": (float, None, "tolerated deviation, in units of the labels (default: a tenth of their spread)"),
+    "epsilon": (float, 0.05, "probability of a larger one"),
+    "holdout": (float, 0.2, "fraction of points held out if there are no test points"),
+    "max_points": (int, 1000, "most training points to use, drawn at random"),
+    "max_test_points": (int, 100, "most test points to use, drawn at random"),
+    "samples": (int, 10_000, "draws for members over orbits"),
+    "seed": (int, 0, "of all that is random"),
+}
+SETTINGS = (*OPTIONS, "times")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("ntk-equiv", description=ABOUT, formatter_class=_AsWritten)
+    parser.add_argument("--version", action="version", version=f"ntk-equiv {version('ntk-equiv')}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    plan = commands.add_parser("plan", help="plan an ensemble for your data", formatter_class=_AsWritten)
+    info = commands.add_parser("info", help="versions, devices and layouts", formatter_class=_AsWritten)
+    _fill_plan(plan)
+    _fill_info(info)
+    for command in (plan, info):
+        command.add_argument("--traceback", action="store_true", help="show where an error happened")
+    return parser
+
+
+def _fill_plan(plan: argparse.ArgumentParser) -> None:
+    plan.description, plan.epilog = ABOUT_PLAN, EXAMPLES_PLAN
+    plan.add_argument("data", type=Path, help="npz file with x, y and perhaps x_test, y_test")
+    for name, (convert, default, text) in OPTIONS.items():
+        shown = f"{default:.4g}" if isinstance(default, float) else default
+        plan.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=convert,
+            default=default,
+            required=name in ("group", "action"),
+            metavar=name.split("_")[-1].upper(),
+            help=text if default is None else f"{text} (default: {shown})",
+        )
+    plan.add_argument("--times", nargs="+", default="auto", metavar="TIME", help="training times (default: auto)")
+    plan.add_argument("--out", type=Path, help="folder for the files (default: the name of the data and -plan)")
+    plan.add_argument("--overwrite", action="store_true", help="replace a plan that is in the folder")
+    plan.add_argument("--no-figures", dest="figures", action="store_false", help="do without matplotlib")
+    plan.add_argument("--float32", action="store_true", help="single precision, which is faster and often too little")
+    plan.add_argument("--quiet", action="store_true", help="do not say what is being done")
+    plan.set_defaults(run=_plan)
+
+
+def _fill_info(info: argparse.ArgumentParser) -> None:
+    info.description = ABOUT_INFO
+    sizes = {
+        "members": (100, "of the ensemble"),
+        "width": (512, "of the hidden layers"),
+        "layers": (2, "hidden layers"),
+        "features": (100, "of an input"),
+        "batch": (256, "inputs in a step"),
+    }
+    for name, (default, text) in sizes.items():
+        info.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{text} (default: {default})")
+    info.set_defaults(run=_info)

@@ -1,0 +1,25 @@
+"""Kernels of real networks, with the parameters they have: the bridge between finite and infinite width.
+
+- `empirical_kernel_fn` takes any function of parameters and inputs, Linen module or stax triple, max-pooling and all,
+  and returns an `EmpiricalKernelFn`, which stands wherever a `kernel_fn` does;
+- `monte_carlo_kernel_fn` is the mean over random initialisations, a `MonteCarloKernelFn`, whose `estimate` is a
+  `KernelEstimate` with standard errors;
+- `width_scaling` estimates what a finite width adds to the kernels, a `WidthScaling` of one `Correction` a/width for
+  each; `fitted_correction` fits one to any other quantity.
+"""
+
+from ntk_equiv.empirical._kernel_fn import EmpiricalKernelFn, empirical_kernel_fn
+from ntk_equiv.empirical._monte_carlo import KernelEstimate, MonteCarloKernelFn, monte_carlo_kernel_fn
+from ntk_equiv.empirical._width import Correction, WidthScaling, fitted_correction, width_scaling
+
+__all__ = [
+    "Correction",
+    "EmpiricalKernelFn",
+    "KernelEstimate",
+    "MonteCarloKernelFn",
+    "WidthScaling",
+    "empirical_kernel_fn",
+    "fitted_correction",
+    "monte_carlo_kernel_fn",
+    "width_scaling",
+]

@@ -1,0 +1,226 @@
+"""The mean kernels of a network over random initialisations, and how well they are known.
+
+    K̂ = (1/D) Σ_d K_d,        error of K̂ = √( Σ_d (K_d − K̂)² / (D (D − 1)) )
+
+for D draws of the parameters. Draws are accumulated one after the other, or a few at a time, by the update of means and
+sums of squares (Chan, Golub & LeVeque), so that memory does not grow with their number.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from tqdm.auto import tqdm
+
+from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv._pytrees import dataclass_pytree
+from ntk_equiv._typing import Array, Get, Inputs
+from ntk_equiv.empirical import _network
+from ntk_equiv.empirical._derivatives import side_by_side
+from ntk_equiv.empirical._kernel_fn import EmpiricalKernelFn
+from ntk_equiv.empirical._plan import METHODS
+from ntk_equiv.stax._kernel_fn import canonical_get
+
+# Into how many parts the draws are divided if their progress is shown.
+PARTS = 50
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class KernelEstimate:
+    """Mean kernels over random initialisations, with their standard errors.
+
+    Attributes:
+        nngp: the estimate of 𝒦; None if it was not asked for.
+        ntk: that of Θ; likewise.
+        nngp_error: the standard error of each entry of `nngp`.
+        ntk_error: that of `ntk`.
+        samples: how many networks were drawn.
+    """
+
+    nngp: Array | None
+    ntk: Array | None
+    nngp_error: Array | None
+    ntk_error: Array | None
+    samples: int
+
+    def __repr__(self) -> str:
+        return f"<kernels estimated from {self.samples} random networks>"
+
+
+@dataclass_pytree
+@dataclasses.dataclass(frozen=True, eq=False)
+class MonteCarloKernelFn:
+    """The mean kernels of random networks, `kernel_fn(x1, x2=None, get=None)`; made by `monte_carlo_kernel_fn`.
+
+    The same networks are drawn in every call, so that parts of a Gram matrix fit together.
+    """
+
+    key: jax.Array
+    init: Callable = dataclasses.field(metadata={"static": True})
+    apply: Any = dataclasses.field(metadata={"static": True})
+    samples: int = dataclasses.field(metadata={"static": True})
+    together: int | None = dataclasses.field(metadata={"static": True})
+    method: str = dataclasses.field(metadata={"static": True})
+
+    def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None) -> Any:
+        """The mean kernels of all pairs of samples, as from any other `kernel_fn`."""
+        get = canonical_get(get)
+        x1, x2 = self.checked(x1), None if x2 is None else self.checked(x2)
+        return _moments(self, self._keys(), x1, x2, get)[0]
+
+    def estimate(
+        self, x1: Inputs, x2: Inputs | None = None, get: Get = None, *, progress: bool = False
+    ) -> KernelEstimate:
+        """The mean kernels with their standard errors.
+
+        Args:
+            x1: samples, with the sample axis first.
+            x2: other samples; `None` stands for `x1`.
+            get: `"nngp"`, `"ntk"`, a tuple of these, or `None` for both.
+            progress: whether to show a progress bar.
+        """
+        names = canonical_get(get)
+        names = (names,) if isinstance(names, str) else names
+        x1, x2 = self.checked(x1), None if x2 is None else self.checked(x2)
+        keys, parts = self._keys(), PARTS if progress else 1
+        size = -(-self.samples // parts)
+        total: Any = None
+        for start in tqdm(range(0, self.samples, size), disable=not progress):
+            part = keys[start : start + size]
+            total = _merged(total, (*_moments(self, part, x1, x2, names), len(part)))
+        mean, squares, count = total
+        error = jax.tree.map(lambda s: jnp.sqrt(s / count / max(count - 1, 1)), squares)
+        found = {f"{name}{end}": getattr(k, name) for end, k in (("", mean), ("_error", error)) for name in names}
+        blank = dict.fromkeys(("nngp", "ntk", "nngp_error", "ntk_error"))
+        return KernelEstimate(**{**blank, **found}, samples=self.samples)
+
+    def checked(self, x: Inputs, argument: str = "x") -> Inputs:
+        """`x` as arrays."""
+        return _network.checked_inputs(x)
+
+    def points(self, x: Inputs) -> Any:
+        """The samples themselves: what there is to know about them differs from draw to draw."""
+        return x
+
+    def pairs(self, left: Any, right: Any, get: Get = None) -> Any:
+        """The mean kernels of all pairs of samples."""
+        return self(left, right, get)
+
+    def entries_per_pair(self, x: Inputs) -> int:
+        """As of one network, times the number of those that were asked to be evaluated together."""
+        return (self.together or 1) * self._shapes(x).entries_per_pair(x)
+
+    def at_once(self, x: Inputs, count: int) -> int:
+        """How many of `count` networks are evaluated together for samples `x`: a divisor, so that none are left."""
+        numbers = jax.tree.leaves(x)[0].shape[0] * self._shapes(x).plan(x).numbers_per_sample
+        # On CPUs one by one is as fast, and takes a fraction of the time to compile.
+        fitting = 1 if jax.default_backend() == "cpu" else max(1, side_by_side() // max(numbers, 1))
+        wanted = min(count, self.together or fitting)
+        return next(size for size in range(wanted, 0, -1) if count % size == 0)
+
+    def drawn(self, key: jax.Array, x: Inputs) -> EmpiricalKernelFn:
+        """The kernels of one random network for samples like those of `x`."""
+        return self._with(parameters(self.init, key, x))
+
+    def _shapes(self, x: Inputs) -> EmpiricalKernelFn:
+        """A network of which only the shapes are known."""
+        return self._with(jax.eval_shape(lambda key: parameters(self.init, key, x), self.key))
+
+    def _with(self, params: Any) -> EmpiricalKernelFn:
+        return EmpiricalKernelFn(params, (), self.apply, self.method, "mean")
+
+    def _keys(self) -> jax.Array:
+        return jax.random.split(self.key, self.samples)
+
+
+def monte_carlo_kernel_fn(
+    init: Any,
+    apply: Any,
+    key: jax.Array,
+    samples: int,
+    *,
+    together: int | None = None,
+    method: str = "auto",
+) -> MonteCarloKernelFn:
+    """The mean kernels of a network over random initialisations, as a `kernel_fn` that knows its standard errors.
+
+    Args:
+        init: draws parameters, as the first of a stax triple, `init(key, input_shape) -> (output_shape, params)`, or
+            as that of a pair, `init(key, x) -> params`; which of both it is, is seen from what it returns.
+        apply: `apply(params, x) -> outputs`.
+        key: a JAX random key.
+        samples: how many networks to draw.
+        together: how many of them are evaluated at the same time, at most; chosen by their size if not given.
+        method: as for `empirical_kernel_fn`.
+
+    Returns:
+        A kernel function; its method `estimate(x1, x2, get)` returns kernels and their standard errors.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from ntk_equiv import monte_carlo_kernel_fn, stax
+        >>> init_fn, apply_fn, kernel_fn = stax.serial(stax.Dense(64, 1.5, 0.1), stax.Relu(), stax.Dense(1))
+        >>> x = jnp.array([[1.0, 2.0], [-1.0, 0.5]])
+        >>> sampled = monte_carlo_kernel_fn(init_fn, apply_fn, jax.random.key(0), samples=200)
+        >>> found = sampled.estimate(x)
+        >>> found
+        <kernels estimated from 200 random networks>
+        >>> bool((jnp.abs(found.ntk - kernel_fn(x, None, "ntk")) < 4 * found.ntk_error).all())
+        True
+    """
+    one_of(method, METHODS, "method")
+    if not callable(init) or not callable(apply):
+        fix = "Unpack the pair or triple: `monte_carlo_kernel_fn(*network[:2], key, samples)`."
+        raise refusal("init, apply", expected="two functions", got=f"{init!r:.40} and {apply!r:.40}", fix=fix)
+    count = positive_integer(samples, "samples")
+    together = None if together is None else positive_integer(together, "together")
+    return MonteCarloKernelFn(key, init, _network.Plain(apply), count, together, method)
+
+
+def parameters(init: Callable, key: jax.Array, x: Inputs) -> Any:
+    """Random parameters for samples like those of `x`, from an `init` of either convention."""
+    shape = (-1, *jax.tree.leaves(x)[0].shape[1:])
+    try:
+        found = init(key, shape)
+    except Exception:  # an init of the other convention fails on a shape in its own way
+        return init(key, x)
+    is_shape = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], tuple)
+    if is_shape and all(isinstance(size, int) for size in found[0]):
+        return found[1]
+    return init(key, x)
+
+
+@partial(jax.jit, static_argnames="get")
+def _moments(kernel_fn: MonteCarloKernelFn, keys: jax.Array, x1: Inputs, x2: Inputs | None, get: Any) -> tuple:
+    """Mean, and sum of squared deviations from it, of the kernels of the networks with these keys."""
+
+    def kernels(key: jax.Array) -> Any:
+        return kernel_fn.drawn(key, x1)(x1, x2, get)
+
+    def step(total: Any, keys: jax.Array) -> tuple[Any, None]:
+        drawn = jax.vmap(kernels)(keys) if len(keys) > 1 else jax.tree.map(lambda k: k[None], kernels(keys[0]))
+        mean = jax.tree.map(lambda k: jnp.mean(k, 0), drawn)
+        squares = jax.tree.map(lambda k, m: jnp.sum(jnp.square(k - m[None]), 0), drawn, mean)
+        return _merged(total, (mean, squares, len(keys))), None
+
+    zero = jax.tree.map(lambda k: jnp.zeros(k.shape, k.dtype), jax.eval_shape(kernels, keys[0]))
+    groups = keys.reshape(-1, kernel_fn.at_once(x1, len(keys)), *keys.shape[1:])  # keys of the old kind are arrays
+    (mean, squares, _), _ = lax.scan(step, (zero, zero, 0.0), groups)
+    return mean, squares
+
+
+def _merged(total: Any, part: Any) -> Any:
+    """Mean, sum of squares and number of two sets of draws together."""
+    if total is None:
+        return part
+    (mean, squares, count), (mean2, squares2, count2) = total, part
+    both = count + count2
+    merged = jax.tree.map(lambda m, m2: m + (m2 - m) * (count2 / both), mean, mean2)
+    spread = jax.tree.map(
+        lambda s, s2, m, m2: s + s2 + jnp.square(m2 - m) * (count * count2 / both), squares, squares2, mean, mean2
+    )
+    return merged, spread, both

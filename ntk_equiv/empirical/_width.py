@@ -1,0 +1,150 @@
+"""What a finite width N adds, to first order: a/N.
+
+Kernels of networks of width N, averaged over initialisations, and mean and variance of their predictions differ from
+their limits by a/N + O(1/N²). From differences D_N ± e_N at several widths, weighted least squares gives
+
+    a = Σ_N D_N/(N e_N²) / Σ_N 1/(N e_N)²,        error of a = 1 / √ Σ_N 1/(N e_N)²
+
+entry by entry, and χ² = Σ (D_N − a/N)²/e_N² says whether 1/N is all there is. These are estimates, not bounds.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._gram import gram
+from ntk_equiv._typing import Inputs, KernelFn
+from ntk_equiv.empirical._monte_carlo import KernelEstimate, monte_carlo_kernel_fn
+
+
+class Correction(NamedTuple):
+    """The correction a/N for width N, entry by entry, as a least squares fit found it.
+
+    Attributes:
+        coefficient: a.
+        error: its standard error.
+        chi_squared: per degree of freedom: about 1 if 1/N is all there is.
+    """
+
+    coefficient: np.ndarray
+    error: np.ndarray
+    chi_squared: float
+
+    def at(self, width: float | int) -> np.ndarray:
+        """a/N, what width N is estimated to add."""
+        return self.coefficient / width
+
+    def error_at(self, width: float | int) -> np.ndarray:
+        """The standard error of a/N."""
+        return self.error / width
+
+
+def fitted_correction(differences: Mapping[int, np.ndarray], errors: Mapping[int, np.ndarray]) -> Correction:
+    """The weighted least squares fit of a/N to differences from the limit.
+
+    Args:
+        differences: for each width what was found there, minus the limit.
+        errors: for each width the standard errors of these. An entry without any has no correction.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.empirical import fitted_correction
+        >>> found = fitted_correction({10: np.array([0.3]), 20: np.array([0.15])}, {10: np.ones(1), 20: np.ones(1)})
+        >>> print(found.coefficient, found.at(100))
+        [3.] [0.03]
+    """
+    widths = sorted(differences)
+    difference, error = (np.stack([np.asarray(of[N], float) for N in widths]) for of in (differences, errors))
+    inverse = 1 / np.array(widths, float).reshape(-1, *(1,) * (difference.ndim - 1))
+    # What is the same for every network has no correction, and says nothing about the others.
+    certain = (error == 0).any(0)
+    weight = np.where(certain[None], 0.0, 1 / np.where(error == 0, 1.0, error) ** 2)
+    information = np.where(certain, np.inf, np.sum(weight * inverse**2, 0))
+    a = np.sum(weight * inverse * difference, 0) / information
+    degrees = max((len(widths) - 1) * int(np.sum(~certain)), 1)
+    chi_squared = np.sum(weight * (difference - a[None] * inverse) ** 2) / degrees
+    return Correction(a, 1 / np.sqrt(information), float(chi_squared))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class WidthScaling:
+    """How the mean kernels of networks approach those of infinite width; made by `width_scaling`.
+
+    Attributes:
+        widths: the widths N that were evaluated, in increasing order.
+        estimates: for each the mean kernels of random networks, with their errors.
+        nngp: the correction of 𝒦, fitted.
+        ntk: that of Θ.
+    """
+
+    widths: tuple[int, ...]
+    estimates: tuple[KernelEstimate, ...]
+    nngp: Correction
+    ntk: Correction
+
+    def __repr__(self) -> str:
+        quality = f"chi squared {self.nngp.chi_squared:.2f} (nngp), {self.ntk.chi_squared:.2f} (ntk)"
+        return f"<corrections of order 1/width from widths {self.widths}, {quality}>"
+
+
+def width_scaling(
+    build: Callable[[int], Any],
+    widths: Sequence[int],
+    x1: Inputs,
+    x2: Inputs | None = None,
+    /,
+    *,
+    key: jax.Array,
+    samples: int,
+    kernel_fn: KernelFn | None = None,
+    progress: bool = False,
+) -> WidthScaling:
+    """The correction of order 1/width of both kernels, estimated from random networks of a few widths.
+
+    What width does to mean and variance of *trained* networks, in the same form, is
+    `ensembles.compare_with_theory({width: run, ...}, ens, x)`.
+
+    Args:
+        build: the network of width N: `(init, apply)`, or a triple with its kernels at infinite width.
+        widths: at least two.
+        x1: samples, with the sample axis first.
+        x2: other samples; `None` stands for `x1`.
+        key: a JAX random key; every width draws from one of its own.
+        samples: how many networks to draw for each width.
+        kernel_fn: the kernels at infinite width, if `build` does not return them.
+        progress: whether to show a progress bar for each width.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from ntk_equiv import empirical, stax
+        >>> build = lambda N: stax.serial(stax.Dense(N), stax.Relu(), stax.Dense(1))
+        >>> x = jnp.array([[1.0, 2.0]])
+        >>> found = empirical.width_scaling(build, (8, 16), x, key=jax.random.key(0), samples=500)
+        >>> bool(abs(found.ntk.coefficient) < 4 * found.ntk.error)      # one hidden layer has none
+        True
+    """
+    chosen = tuple(sorted({positive_integer(width, "widths") for width in widths}))
+    if len(chosen) < 2:
+        raise refusal("widths", expected="at least two widths", got=chosen, fix="One cannot show how errors scale.")
+    networks = [build(width) for width in chosen]
+    if kernel_fn is None:
+        if len(networks[0]) < 3:
+            fix = "Let `build` return a stax triple, or pass the kernels."
+            raise refusal("kernel_fn", expected="the kernels at infinite width", got="nothing", fix=fix)
+        kernel_fn = networks[0][2]
+    limit = gram(kernel_fn, x1, x2, ("nngp", "ntk"))
+    estimates = tuple(
+        monte_carlo_kernel_fn(network[0], network[1], one, samples).estimate(x1, x2, progress=progress)
+        for network, one in zip(networks, jax.random.split(key, len(chosen)), strict=True)
+    )
+
+    def correction(name: str) -> Correction:
+        found = dict(zip(chosen, estimates, strict=True))
+        away = {N: np.asarray(getattr(one, name)) - np.asarray(getattr(limit, name)) for N, one in found.items()}
+        return fitted_correction(away, {N: np.asarray(getattr(one, f"{name}_error")) for N, one in found.items()})
+
+    return WidthScaling(chosen, estimates, correction("nngp"), correction("ntk"))

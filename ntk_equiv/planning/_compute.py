@@ -1,0 +1,271 @@
+"""From data and a symmetry to a plan: check, fit the infinite ensemble, ask it everything."""
+
+import platform
+import warnings
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ntk_equiv import filters
+from ntk_equiv._check import one_of, positive_integer, real_number, refusal
+from ntk_equiv._typing import KernelFn
+from ntk_equiv.groups import FiniteGroup
+from ntk_equiv.infinite import InfiniteEnsemble, ReductionWarning
+from ntk_equiv.orbits import augment
+from ntk_equiv.planning import _questions, _scope
+from ntk_equiv.planning._actions import acts_on_images, named_action
+from ntk_equiv.planning._architectures import named_network, numbers_per_entry
+from ntk_equiv.planning._groups import named_group
+from ntk_equiv.planning._plan import Plan
+from ntk_equiv.planning._problem import Problem, Sizes, prepared
+from ntk_equiv.planning._times import named_times
+from ntk_equiv.reps import Representation
+
+# δ unless given, in units of the spread of the labels.
+TOLERATED = 0.1
+VERSIONS = ("ntk-equiv", "jax", "jaxlib", "numpy", "scipy", "matplotlib")
+
+
+def plan(
+    x: Any,
+    y: Any,
+    /,
+    *,
+    group: str | FiniteGroup,
+    action: str | Representation,
+    arch: Any = "mlp:relu:2",
+    label_action: str | Representation = "trivial",
+    x_test: Any = None,
+    y_test: Any = None,
+    labels: str = "auto",
+    w_std: Any = 2**0.5,
+    b_std: Any = 0.1,
+    times: Any = "auto",
+    at: Any = None,
+    learning_rate: Any = 1.0,
+    reduction: str = "mean",
+    members: int = 10,
+    delta: Any = None,
+    epsilon: Any = 0.05,
+    holdout: Any = 0.2,
+    max_points: int = 1000,
+    max_test_points: int = 100,
+    samples: int = 10_000,
+    seed: int = 0,
+    dtype: str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Plan:
+    """What to expect of an ensemble on your data: errors over training time, members needed, invariance, worst inputs.
+
+    Loss and time: the loss is ½ of the "mean" (or "sum") of squares over all entries of the augmented labels, and t the
+    time of gradient flow: t steps of full-batch gradient descent at `learning_rate`, as long as that is small. The mean
+    squared error of PyTorch and Keras has no ½, which makes training twice as fast.
+
+    Args:
+        x: training points, [n, ...]; bytes are divided by 255.
+        y: labels: whole numbers or text for classes [n], floating-point numbers for regression [n] or [n, channels].
+        group: a finite group, or its name; see `named_group`.
+        action: how it acts on points: a representation, or its name; see `named_action`.
+        arch: a network, its `kernel_fn`, or a name; see `named_network`.
+        label_action: how the group acts on labels: "trivial", "same" as on points, or as `action`.
+        x_test: test points, [m, ...]; some of x are held out unless given.
+        y_test: their labels; without, nothing is said about errors on them.
+        labels: "auto", "classes" or "regression".
+        w_std: for named networks, the standard deviation of weights.
+        b_std: for named networks, that of biases.
+        times: numbers, "inf", "log:1:1e5:20", a list of these, or "auto"; see `named_times`.
+        at: the time that members and invariance are told for; unless given the first of `times` at which the expected
+            test error of M members is within 1 % of its least.
+        learning_rate: η, the unit of time.
+        reduction: "mean" or "sum".
+        members: M, the size of an ensemble you have in mind.
+        delta: the tolerated deviation, in the units of the labels; a tenth of their spread unless given.
+        epsilon: the probability of a larger one.
+        holdout: the fraction of points held out where no test points are given.
+        max_points: the most training points to use; more are left out at random, which the notes say.
+        max_test_points: the most test points.
+        samples: draws for the members over orbits.
+        seed: of everything that is random.
+        dtype: "float64" or "float32"; what JAX is set to unless given.
+        progress: called with a line of text before each step.
+
+    Returns:
+        A `Plan`.
+
+    Raises:
+        ValueError: data, group, action and network do not fit together, or a setting is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv import planning
+        >>> x = np.random.default_rng(0).normal(size=(11, 2))
+        >>> y = np.linalg.norm(x, axis=1)
+        >>> settings = {"arch": "mlp:relu:1", "times": [1, 10, 100, "inf"], "delta": 0.02, "samples": 2000}
+        >>> test = {"x_test": x[8:], "y_test": y[8:]}
+        >>> found = planning.plan(x[:8], y[:8], group="C4", action="matrix", **test, **settings)
+        >>> found
+        <plan for 8 points under 4 elements of cyclic(4), at t = inf>
+        >>> print((1000 * found.test.of(10)).round(1))      # expected test error of ten members, over time
+        [169.5   0.9   0.3   0.1]
+        >>> found.points.worst().tolist()                   # test points, the least invariant first
+        [1, 0, 2]
+    """
+    given = {name: value for name, value in locals().items() if name not in ("x", "y", "x_test", "y_test", "progress")}
+    say = progress or (lambda text: None)
+    kind, chosen_times = _dtype(dtype), named_times(times)
+    group = named_group(group)
+    sizes = Sizes(holdout, max_points, max_test_points, seed)
+    images = acts_on_images(action)
+    problem = prepared(x, y, x_test, y_test, labels=labels, images=images, sizes=sizes, dtype=kind)
+    rep_x, rep_y = _actions(problem, group, action, label_action)
+    kernel_fn = _kernel_fn(arch, problem.x.shape[1:], w_std, b_std)
+    delta, epsilon = _tolerated(delta, problem.y), _probability(epsilon)
+    members, samples = positive_integer(members, "members"), positive_integer(samples, "samples")
+    flow = filters.gradient_flow(real_number(learning_rate, "learning_rate"))
+    one_of(reduction, ("mean", "sum"), "reduction")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        say(f"checking whether the network respects {group.label}")
+        violation = _scope.measured(kernel_fn, rep_x, jnp.asarray(problem.x))
+        say(f"fitting the infinite ensemble to {group.order} × {len(problem.x)} points")
+        data = augment(problem.x, problem.y, rep_x, rep_y)
+        ens = InfiniteEnsemble(kernel_fn, data, flow, reduction=reduction)
+        question = _questions.Question(ens, problem, members, delta, epsilon, samples, jax.random.key(seed))
+        found = _answers(question, chosen_times, at, say)
+    found["notes"] = (
+        *_scope.symmetry_notes(violation, rep_x, problem.x),
+        *_scope.ensemble_notes(ens, float(found["points"].bias.max()), delta),
+        *dict.fromkeys(f"WARNING: {w.message}" for w in caught if not issubclass(w.category, ReductionWarning)),
+        *problem.notes,
+        *_scope.fixed_points_note(len(data.stabilizers()), group.order),
+        _scope.cost_note(len(problem.x), group.order, ens.method, _per_entry(arch, problem)),
+        _scope.ALWAYS,
+    )
+    found["notes"] = tuple(sorted(found["notes"], key=lambda note: not note.startswith("WARNING")))
+    settings = {name: _as_text(value) for name, value in {**given, "delta": delta, "dtype": str(kind)}.items()}
+    described = _described(problem, group, rep_x, rep_y, ens)
+    return Plan(settings, described, versions(), violation=float(violation.relative), **found)
+
+
+def _answers(question: _questions.Question, times: Any, at: Any, say: Callable[[str], None]) -> dict[str, Any]:
+    """The parts of a plan that are computed from the ensemble."""
+    problem, rates = question.problem, question.rates
+    times = _questions.all_times(question, times, at)
+    say(f"errors at {len(times)} training times")
+    law = _questions.predictions(question, times)
+    given, tested, y_test = slice(len(problem.x)), slice(len(problem.x), None), problem.y_test
+    test = None if y_test is None else law.errors(tested, y_test)
+    t = _questions.best_time(times, test, question.members) if at is None else float(at)
+    say(f"members and orbits of {len(problem.x_test)} test points at t = {t:.3g}")
+    needed, orbit, points = _questions.invariance(question, law.variance[times == t][0, tested], t)
+    rate = float(question.ens.filter.learning_rate)  # type: ignore[attr-defined]
+    return {
+        "times": times,
+        "train": law.errors(given, problem.y),
+        "test": test,
+        "baseline": None if y_test is None else float(np.mean((y_test - problem.y.mean(axis=0)) ** 2)),
+        "t": t,
+        "stable_rate": 2 * rate / float(rates.max()) if rates.size else float("inf"),
+        "needed": needed,
+        "orbit": orbit,
+        "points": points,
+        "accuracy": _questions.accuracy(question, law.mean[:, tested], times, t),
+    }
+
+
+def _actions(problem: Problem, group: FiniteGroup, action: Any, label_action: Any) -> tuple[Any, Any]:
+    """How the group acts on points and labels."""
+    rep_x = named_action(action, group, problem.x.shape[1:])
+    if label_action == "same":
+        if acts_on_images(action) or (isinstance(action, str) and action.startswith("nodes")):
+            fix = "Say how the channels of the labels transform: matrix, permutation, regular, sign or trivial."
+            raise refusal("label_action", expected="an action on vectors", got="same, which moves pixels", fix=fix)
+        label_action = action
+    channels = problem.y.shape[1] if problem.y.ndim == 2 else 1
+    return rep_x, named_action(label_action, group, (channels,), argument="label_action")
+
+
+def _kernel_fn(arch: Any, shape: tuple[int, ...], w_std: Any, b_std: Any) -> KernelFn:
+    if isinstance(arch, str):
+        return named_network(arch, shape, w_std=w_std, b_std=b_std).kernel_fn
+    found = arch[2] if isinstance(arch, tuple) and len(arch) == 3 else arch
+    if not callable(found):
+        fix = "Pass a name such as mlp:relu:2, a triple from `ntk_equiv.stax`, or a kernel_fn."
+        raise refusal("arch", expected="a network", got=type(arch).__name__, fix=fix, kind=TypeError)
+    return found
+
+
+def _per_entry(arch: Any, problem: Problem) -> int | None:
+    return numbers_per_entry(arch, problem.x.shape[1:]) if isinstance(arch, str) else None
+
+
+def _tolerated(delta: Any, y: np.ndarray) -> float:
+    if delta is None:
+        centred = (y - y.mean(axis=0)).reshape(len(y), -1)
+        delta = TOLERATED * float(np.sqrt(np.mean(np.sum(centred**2, axis=1))))
+        if not delta:
+            fix = "The labels are all the same, so that nothing can be guessed from their spread."
+            raise refusal("delta", expected="given", got="nothing", fix=fix)
+    delta = real_number(delta, "delta")
+    if delta <= 0:
+        fix = "It is the deviation that is just tolerated, in the units of the labels."
+        raise refusal("delta", expected="positive", got=delta, fix=fix)
+    return delta
+
+
+def _probability(epsilon: Any) -> float:
+    epsilon = real_number(epsilon, "epsilon")
+    if not 0 < epsilon < 1:
+        fix = "It is the probability of a larger deviation, such as 0.05."
+        raise refusal("epsilon", expected="between 0 and 1, both excluded", got=epsilon, fix=fix)
+    return epsilon
+
+
+def _dtype(dtype: str | None) -> np.dtype:
+    default = np.dtype(jnp.result_type(float))
+    if dtype is None:
+        return default
+    one_of(dtype, ("float64", "float32"), "dtype")
+    if dtype != default and dtype == "float64":
+        fix = 'Say `jax.config.update("jax_enable_x64", True)` before anything else.'
+        raise refusal("dtype", expected="float32 while JAX has double precision off", got=dtype, fix=fix)
+    return np.dtype(dtype)
+
+
+def _described(problem: Problem, group: FiniteGroup, rep_x: Any, rep_y: Any, ens: Any) -> dict[str, Any]:
+    return {
+        "group": group.label,
+        "order": group.order,
+        "action": str(rep_x),
+        "label_action": str(rep_y),
+        "method": ens.method,
+        "points": len(problem.x),
+        "test_points": len(problem.x_test),
+        "shape": list(problem.x.shape[1:]),
+        "channels": problem.y.shape[1] if problem.y.ndim == 2 else 1,
+        "classes": None if problem.classes is None else list(problem.classes),
+    }
+
+
+def _as_text(value: Any) -> Any:
+    """Settings as JSON can hold them: numbers and text as they are, lists of these, anything else by its name."""
+    if isinstance(value, np.generic | np.ndarray | jax.Array):
+        value = value.tolist()
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return [_as_text(each) for each in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python, this library and what it builds on."""
+    found = {"python": platform.python_version()}
+    for name in VERSIONS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # matplotlib may be left out
+            found[name] = "not installed"
+    return found

@@ -1,0 +1,217 @@
+"""The problem of a user: points and labels, checked and in the form that theory takes, and what was done to them.
+
+- labels that are whole numbers or names are classes, one-hot and centred: 1 − 1/k for the class, −1/k for the others;
+- bytes (uint8) are divided by 255, other whole numbers are taken as they are;
+- without test points some of the given ones are held out;
+- more points than asked for are left out, at random.
+
+Whatever is done is written into the notes.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from ntk_equiv._check import one_of, positive_integer, real_number, refusal
+
+LABELS = ("auto", "classes", "regression")
+MANY_CLASSES = 100
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """Points and labels for training and testing.
+
+    Attributes:
+        x: training points, [n, ...].
+        y: their labels, [n] or [n, channels].
+        x_test: test points, [m, ...].
+        y_test: their labels, or None.
+        index: the place of each test point among those that were given, [m].
+        classes: the names of the classes, or None for regression.
+        notes: what was done.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray | None
+    index: np.ndarray
+    classes: tuple[str, ...] | None
+    notes: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How many points are used.
+
+    Attributes:
+        holdout: the fraction that is held out where no test points are given.
+        max_points: the most training points.
+        max_test_points: the most test points.
+        seed: of the choice.
+    """
+
+    holdout: Any
+    max_points: int
+    max_test_points: int
+    seed: int
+
+
+def prepared(
+    x: Any, y: Any, x_test: Any, y_test: Any, *, labels: str, images: bool, sizes: Sizes, dtype: Any
+) -> Problem:
+    """The problem, after checking it."""
+    notes: list[str] = []
+    one_of(labels, LABELS, "labels")
+    x, y, x_test, y_test = _checked(x, y, x_test, y_test)
+    x, x_test = (None if part is None else _points(part, images) for part in (x, x_test))
+    notes += _about_points(x, images)
+    y, y_test, classes, said = _labels(y, y_test, labels)
+    notes += said
+    if sizes.seed < 0:
+        raise refusal("seed", expected="0 or more", got=sizes.seed, fix="Any whole number will do.")
+    rng = np.random.default_rng(sizes.seed)
+    train, index, source, said = _split(len(x), None if x_test is None else len(x_test), sizes, rng)
+    notes += said
+    labels_there = y if source == "x" else y_test
+    x_there = x if source == "x" else x_test
+    x, y, x_test, y_test = (
+        None if part is None else np.asarray(_scaled(part[rows]), dtype)
+        for part, rows in ((x, train), (y, train), (x_there, index), (labels_there, index))
+    )
+    if y_test is None:
+        notes.append("There are no labels for the test points (y_test), so that nothing is said about errors on them.")
+    return Problem(x, y, x_test, y_test, index, classes, tuple(notes))
+
+
+def _checked(x: Any, y: Any, x_test: Any, y_test: Any) -> tuple[Any, ...]:
+    x, y = _numbers(x, "x"), _numbers(y, "y")
+    x_test, y_test = (
+        None if part is None else _numbers(part, name) for part, name in ((x_test, "x_test"), (y_test, "y_test"))
+    )
+    if y_test is not None and x_test is None:
+        raise refusal("x_test", expected="given with y_test", got="nothing", fix="Leave both out, or give both.")
+    if x_test is not None and x_test.shape[1:] != x.shape[1:]:
+        fix = "Test points have the shape of training points, but for their number."
+        raise refusal("x_test", expected=f"of shape [m, {_shown(x.shape[1:])}]", got=f"shape {x_test.shape}", fix=fix)
+    if x_test is not None and (x.dtype == np.uint8) != (x_test.dtype == np.uint8):
+        fix = "Bytes are divided by 255, and other numbers are not: write both in the same way."
+        raise refusal("x_test", expected=f"of dtype {x.dtype}, as x", got=f"dtype {x_test.dtype}", fix=fix)
+    if x.ndim < 2:
+        fix = "The first axis counts points; write numbers as vectors of one entry."
+        raise refusal("x", expected="of shape [n, ...]", got=f"shape {x.shape}", fix=fix)
+    for points, labels, name in ((x, y, "y"), (x_test, y_test, "y_test")):
+        if labels is not None and (labels.ndim not in (1, 2) or len(labels) != len(points)):
+            fix = "One label for each point, [n], or one vector of numbers, [n, channels]."
+            raise refusal(name, expected=f"labels of {len(points)} points", got=f"shape {labels.shape}", fix=fix)
+    if y_test is not None and (y_test.shape[1:] != y.shape[1:] or (y_test.dtype.kind in "f") != (y.dtype.kind in "f")):
+        got = f"{y_test.dtype} of shape {y_test.shape} with y {y.dtype} of shape {y.shape}"
+        raise refusal("y_test", expected="labels like those in y", got=got, fix="Write both in the same way.")
+    return x, y, x_test, y_test
+
+
+def _numbers(values: Any, name: str) -> np.ndarray:
+    """An array of finite real numbers, or for labels of names."""
+    values = np.asarray(values)
+    allowed = "fiub" + ("U" if name.startswith("y") else "")
+    if values.dtype.kind not in allowed:
+        fix = "Save real numbers; labels may be whole numbers or text."
+        raise refusal(name, expected="an array of numbers", got=f"dtype {values.dtype}", fix=fix, kind=TypeError)
+    if not values.size or not values.ndim:
+        raise refusal(name, expected="not empty", got=f"shape {values.shape}", fix="Give at least one point.")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        wrong = np.argwhere(~np.isfinite(values))
+        first = tuple(int(i) for i in wrong[0])
+        got = f"{len(wrong)} that {'is' if len(wrong) == 1 else 'are'} not, first at {first}"
+        raise refusal(
+            name, expected="finite numbers", got=got, fix="Leave these points out, or fill in what is missing."
+        )
+    return values
+
+
+def _points(x: np.ndarray, images: bool) -> np.ndarray:
+    return x[..., None] if images and x.ndim == 3 else x
+
+
+def _about_points(x: np.ndarray, images: bool) -> list[str]:
+    notes = []
+    if images and x.shape[-1] == 1 and x.ndim == 4:
+        notes.append(f"Points are images of {x.shape[1]} × {x.shape[2]} pixels with one channel.")
+    if x.dtype == np.uint8:
+        notes.append("x holds bytes, which were divided by 255.")
+    elif x.dtype.kind in "iub":
+        notes.append(f"x holds {x.dtype} numbers, which were taken as they are.")
+    return notes
+
+
+def _scaled(values: np.ndarray) -> np.ndarray:
+    return values / 255.0 if values.dtype == np.uint8 else values
+
+
+def _labels(y: np.ndarray, y_test: np.ndarray | None, labels: str) -> tuple[Any, Any, Any, list[str]]:
+    """Labels as floating-point numbers, the names of classes if they are, and what to say about it."""
+    every = y if y_test is None else np.concatenate([y, y_test])
+    if labels == "regression" or (labels == "auto" and y.dtype.kind == "f"):
+        if y.dtype.kind == "U":
+            raise refusal("labels", expected="classes for labels that are text", got="regression", fix="Leave it out.")
+        return y.astype(float), None if y_test is None else y_test.astype(float), None, []
+    if every.ndim == 2 and every.shape[1] == 1:
+        every = every[:, 0]
+    if every.ndim != 1:
+        fix = "Classes are one whole number for each point, [n]; for several targets write floats."
+        raise refusal("y", expected="classes of shape [n]", got=f"shape {y.shape} of {y.dtype}", fix=fix)
+    names, place = np.unique(every, return_inverse=True)
+    if len(names) < 2 or (labels == "auto" and len(names) > MANY_CLASSES):
+        got = f"{len(names)} different whole numbers"
+        fix = 'Pass labels="regression" (--labels regression) if they are quantities, or "classes" if they are not.'
+        raise refusal("y", expected=f"2 to {MANY_CLASSES} classes", got=got, fix=fix)
+    k = len(names)
+    hot = np.eye(k)[place.reshape(-1)] - 1 / k
+    said = f"Labels are {k} classes, one-hot and centred: 1 − 1/{k} for the class, −1/{k} for the others."
+    found = (hot[: len(y)], None if y_test is None else hot[len(y) :])
+    return *found, tuple(str(name) for name in names), [said]
+
+
+def _split(n: int, m: int | None, sizes: Sizes, rng: np.random.Generator) -> tuple[Any, Any, str, list[str]]:
+    """Rows for training, rows for testing, where the latter are from, and what to say about it."""
+    limit, test_limit = (
+        positive_integer(sizes.max_points, "max_points"),
+        positive_integer(sizes.max_test_points, "max_test_points"),
+    )
+    fraction = real_number(sizes.holdout, "holdout")
+    if not 0 < fraction < 1:
+        fix = "It is the part of the points that is not trained on."
+        raise refusal("holdout", expected="between 0 and 1, both excluded", got=fraction, fix=fix)
+    notes, train, source = [], np.arange(n), "x_test"
+    if m is not None:
+        test = np.arange(m)
+    elif n == 1:
+        test, source = train, "x"
+        notes.append("There is a single point and no test point (x_test): it is tested on the point it is trained on.")
+    else:
+        count, source = min(n - 1, max(1, round(fraction * n))), "x"
+        order = rng.permutation(n)
+        test, train = np.sort(order[:count]), np.sort(order[count:])
+        notes.append(
+            f"There are no test points (x_test): {count} of {n} points, drawn at random, are tested and not trained on."
+        )
+    train, said = _thinned(train, limit, "training", "--max-points", rng)
+    test, also = _thinned(test, test_limit, "test", "--max-test-points", rng)
+    return train, test, source, notes + said + also
+
+
+def _thinned(
+    rows: np.ndarray, limit: int, what: str, option: str, rng: np.random.Generator
+) -> tuple[np.ndarray, list[str]]:
+    if len(rows) <= limit:
+        return rows, []
+    said = (
+        f"Only {limit} of {len(rows)} {what} points are used, drawn at random ({option}): all results are about these."
+    )
+    return np.sort(rng.permutation(rows)[:limit]), [said]
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape))

@@ -1,0 +1,198 @@
+"""The questions that a plan asks of the infinite ensemble, once it is fitted.
+
+    errors at all times         E mean (f̂ − y)² = mean (μ − y)² + mean Σ/M     `Errors`
+    members, of the mean        P(‖f̂ − f̄‖ > δ) ≤ ε                             `bounds.min_ensemble_size`
+    members, over the orbit     P(max_g ‖f̂(ρ_X(g)x) − ρ_Y(g)f̂(x)‖ > δ) ≤ ε    `bounds.orbit_deviation`
+
+δ is a Euclidean distance over output channels, in the units of the labels.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ntk_equiv import bounds
+from ntk_equiv._check import real_number, refusal
+from ntk_equiv.infinite import InfiniteEnsemble
+from ntk_equiv.planning._problem import Problem
+from ntk_equiv.planning._records import Accuracy, Errors, Needed, OrbitCurve, Points
+from ntk_equiv.planning._times import telling_times
+
+DRAWS_OF_CLASSES = 2000
+# An error that is larger by this part is as good as another.
+NEGLIGIBLE = 0.01
+# Sizes of ensembles for which the deviation over orbits is told: powers of ten, and three times these.
+SIZES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Question:
+    """What is asked.
+
+    Attributes:
+        ens: the fitted ensemble.
+        problem: the data.
+        members: M.
+        delta: the tolerated deviation.
+        epsilon: the probability of a larger one.
+        samples: draws for members over orbits.
+        key: of the draws.
+    """
+
+    ens: InfiniteEnsemble
+    problem: Problem
+    members: int
+    delta: float
+    epsilon: float
+    samples: int
+    key: jax.Array
+
+    @property
+    def rates(self) -> np.ndarray:
+        """How fast each mode of the labels is learned: ηλ, divided by the number of labels for a mean."""
+        entries = self.ens.y.size if self.ens.reduction == "mean" else 1
+        learned = np.asarray(self.ens.spectrum, float)[len(self.ens.spectrum) - self.ens.rank :]
+        return float(self.ens.filter.learning_rate) * learned / entries  # type: ignore[attr-defined]
+
+
+def all_times(question: Question, times: np.ndarray | None, at: Any) -> np.ndarray:
+    """The times that were asked for, or telling ones, with the time of the plan among them."""
+    times = telling_times(question.rates) if times is None else times
+    if at is None:
+        return times
+    at = at if at in (np.inf, "inf") else real_number(at, "at")
+    if float(at) < 0:
+        raise refusal(
+            "at", expected="a training time, 0 or more", got=at, fix="Leave it out to have the best one taken."
+        )
+    return np.union1d(times, [float(at)])
+
+
+def best_time(times: np.ndarray, test: Errors | None, members: int) -> float:
+    """The first time at which the expected test error is as good as at its least; the last one without test labels."""
+    if test is None:
+        return float(times[-1])
+    expected = test.of(members)
+    return float(times[np.argmax(expected <= (1 + NEGLIGIBLE) * expected.min())])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Predictions:
+    """The law of a network at all times, on training points and then test points.
+
+    Attributes:
+        mean: of the infinite ensemble, [times, n + m] or [times, n + m, channels].
+        variance: of one network, of each channel, [times, n + m].
+    """
+
+    mean: np.ndarray
+    variance: np.ndarray
+
+    def errors(self, rows: slice, y: np.ndarray) -> Errors:
+        """Expected errors on some of the points."""
+        off = (self.mean[:, rows] - y[None]) ** 2
+        return Errors(off.reshape(len(off), -1).mean(axis=1), self.variance[:, rows].mean(axis=1))
+
+
+def predictions(question: Question, times: np.ndarray) -> Predictions:
+    """Mean and variance on all points at all times, both in one go: kernels and compilation are most of the cost."""
+    problem = question.problem
+    x = jnp.asarray(np.concatenate([problem.x, problem.x_test]))
+    t = jnp.asarray(times, x.dtype)
+    return Predictions(np.asarray(question.ens.mean(x, t), float), np.asarray(question.ens.var(x, t), float))
+
+
+def invariance(question: Question, variance: np.ndarray, t: float) -> tuple[Needed, OrbitCurve, Points]:
+    """Everything about members and orbits at one time, at which the test points have this variance."""
+    ens, x, members = question.ens, jnp.asarray(question.problem.x_test), question.members
+    tolerated = (question.delta, question.epsilon)
+    draws = jax.random.split(question.key, 3)
+    law = bounds.orbit_deviation(ens, x, t)
+    law = dataclasses.replace(law, cov=_semidefinite(law.cov, question.delta))
+    channels = law.mean.shape[-1]
+    orbit_members, lower, upper = _orbit_members(question, law, draws[0])
+    single = bounds.min_ensemble_size(variance, *tolerated, channels=channels)
+    cov = _semidefinite(np.asarray(ens.cov(x, t), float), question.delta)
+    joint = bounds.sampled_ensemble_size(cov, *tolerated, key=draws[1], channels=channels)
+    classes = question.problem.classes is not None
+    points = Points(
+        index=question.problem.index,
+        scatter=np.sqrt(channels * variance),
+        mean_members=single,
+        orbit_one=law.expected(1),
+        orbit_many=law.expected(members),
+        orbit_members=orbit_members,
+        orbit_lower=lower,
+        orbit_upper=upper,
+        bias=np.linalg.norm(law.bias, axis=2).max(axis=1),
+        error=_distance(law, question.problem.y_test),
+        same_one=_same(law, 1, draws[2]) if classes else None,
+        same_many=_same(law, members, draws[2]) if classes else None,
+    )
+    needed = Needed(
+        mean_worst=int(single.max()),
+        mean_bound=bounds.simultaneous_ensemble_size(variance, *tolerated, channels=channels),
+        mean_all=np.array([joint.value, joint.lower, joint.upper], float),
+        orbit_worst=np.array([np.max(each) for each in (orbit_members, lower, upper)]),
+        orbit_median=float(np.sort(orbit_members)[(len(orbit_members) - 1) // 2]),
+        unreachable=int(np.isnan(orbit_members).sum()),
+    )
+    return needed, _curve(law), points
+
+
+def accuracy(question: Question, mean: np.ndarray, times: np.ndarray, t: float) -> Accuracy | None:
+    """How many test points are classified rightly, if there are classes and test labels, from the mean there."""
+    problem = question.problem
+    if problem.classes is None or problem.y_test is None:
+        return None
+    over_time = (mean.argmax(axis=-1) == problem.y_test.argmax(axis=-1)[None]).mean(axis=1)
+    x, y = jnp.asarray(problem.x_test), jnp.asarray(problem.y_test)
+    one, many = (
+        question.ens.expected_accuracy(question.key, x, y, t, members=size, samples=DRAWS_OF_CLASSES)
+        for size in (1, question.members)
+    )
+    at = float(over_time[np.flatnonzero(times == t)[0]])
+    return Accuracy(at, np.array(many, float), np.array(one, float), over_time)
+
+
+def _orbit_members(question: Question, law: bounds.OrbitDeviation, key: jax.Array) -> tuple[np.ndarray, ...]:
+    """Members for agreement over each orbit with their interval, [m]; NaN where no number is enough."""
+    reachable = np.linalg.norm(law.bias, axis=2).max(axis=1) < question.delta
+    found = [np.full(len(reachable), np.nan) for _ in range(3)]
+    if reachable.any():
+        part = dataclasses.replace(law, mean=law.mean[reachable], cov=law.cov[reachable])
+        needed = part.members(question.delta, question.epsilon, key=key, samples=question.samples)
+        for column, values in zip(found, (needed.value, needed.lower, needed.upper), strict=True):
+            column[reachable] = values
+    return tuple(found)
+
+
+def _semidefinite(cov: np.ndarray, delta: float) -> np.ndarray:
+    """Covariances [..., n, n] without what rounding makes negative, where that is nothing against δ.
+
+    At late times members agree on the training points: what is left of their covariance is rounding of the kernels,
+    which may be negative and as large as all the rest.
+    """
+    values, vectors = np.linalg.eigh((cov + cov.swapaxes(-1, -2)) / 2)
+    if values.min() < -1e-6 * delta**2:
+        return cov  # for `bounds` to judge
+    return (vectors * np.maximum(values, 0)[..., None, :]) @ vectors.swapaxes(-1, -2)
+
+
+def _curve(law: bounds.OrbitDeviation) -> OrbitCurve:
+    each = np.stack([law.expected(size) for size in SIZES])
+    return OrbitCurve(np.array(SIZES), each.mean(axis=1), each.max(axis=1))
+
+
+def _same(law: bounds.OrbitDeviation, members: int, key: jax.Array) -> np.ndarray:
+    return np.asarray(law.same_predictions(members, key=key, samples=DRAWS_OF_CLASSES).value, float)
+
+
+def _distance(law: bounds.OrbitDeviation, y: np.ndarray | None) -> np.ndarray | None:
+    """How far the infinite ensemble is from the labels, [m]."""
+    if y is None:
+        return None
+    return np.linalg.norm(law.mean[:, 0] - y.reshape(len(y), -1), axis=1)

@@ -1,0 +1,90 @@
+"""Where theory holds for what a user chose, and where it does not: measured, and said in plain words."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from ntk_equiv._typing import KernelFn
+from ntk_equiv.reps import Representation
+from ntk_equiv.theorems import Violation, kernel_transformation
+
+ALWAYS = (
+    "This is the theory of infinitely wide networks with Gaussian weights in the NTK parameterization, trained on the "
+    "squared error by gradient flow on all data at once. Adam, cross-entropy, max-pooling, dropout, small batches at "
+    "high rates and narrow networks are outside of it: for them the numbers are a guide, and no prediction."
+)
+CHECKED = 4
+
+
+def measured(kernel_fn: KernelFn, rep_x: Representation, x: Any, /) -> Violation:
+    """How far the kernels are from respecting the symmetry, on a few points and for generators of the group."""
+    group: Any = rep_x.group
+    return kernel_transformation(kernel_fn, rep_x, x[:CHECKED], elements=group.generators or (group.identity,))
+
+
+def symmetry_notes(found: Violation, rep_x: Representation, x: Any, /) -> list[str]:
+    """What these measurements mean."""
+    notes, eps = [], float(jnp.finfo(x.dtype).eps)
+    count = f"{min(CHECKED, len(x))} point{'s' * (len(x) > 1)}"
+    if not rep_x.exact:
+        grid = x.shape[1:3]
+        error = (
+            f", off by up to {rep_x.homomorphism_error(grid=grid):.2g} for pixels between −1 and 1"
+            if max(grid) <= 32
+            else ""
+        )
+        notes.append(
+            f"WARNING: {rep_x} interpolates. Turning twice is not the same as turning once by the sum{error}, so that "
+            "the augmented data are no orbit and even the infinite ensemble is equivariant only approximately."
+        )
+    if found.holds(eps**0.6):
+        notes.append(
+            f"The network respects the symmetry: on {count} its kernels transform as they should "
+            f"{f'up to {found.relative:.1g} of their size' if found.relative else 'exactly'}."
+        )
+    else:
+        notes.append(
+            f"WARNING: the network with this action does not respect the symmetry, the kernels are off by "
+            f"{found.relative:.2g} of their size on {count}. The theorem does not apply: even "
+            "infinitely many members need not be equivariant. What is said here is computed without it and remains "
+            "right."
+        )
+    return notes
+
+
+def ensemble_notes(ens: Any, bias: float, delta: float, /) -> list[str]:
+    """What the trained ensemble says about itself."""
+    notes = []
+    if ens.method == "dense":
+        notes.append(f"The Gram matrix of all {len(ens.y)} augmented points was decomposed as a whole: {ens.reason}.")
+    if jnp.asarray(ens.y).dtype != jnp.float64:
+        notes.append(
+            "WARNING: computed in single precision, which resolves late training times badly; leave out --float32, or "
+            'in Python say `jax.config.update("jax_enable_x64", True)` first.'
+        )
+    if bias >= 1e-3 * delta:
+        notes.append(
+            f"WARNING: the infinite ensemble itself deviates from equivariance by up to {bias:.3g} on the test points. "
+            "No number of members removes that."
+        )
+    return notes
+
+
+def fixed_points_note(fixed: int, order: int, /) -> list[str]:
+    """What points mean that the group leaves where they are."""
+    if not fixed or order == 1:
+        return []
+    return [
+        f"{fixed} training point{'s are' if fixed > 1 else ' is'} left fixed by some element of the group, and "
+        "repeated in the augmented data. That is no harm."
+    ]
+
+
+def cost_note(n: int, order: int, method: str, per_entry: int | None, /) -> str:
+    """What it takes to fit the ensemble."""
+    entries = n * order * n if method == "reduced" else (order * n) ** 2
+    each = "" if per_entry in (None, 1) else f" of {per_entry} numbers each"
+    return (
+        f"Cost: {n} points under {order} elements are {order * n} augmented ones; {entries:.2g} kernel entries{each}, "
+        f"growing as the square of the points, and eigenvalue problems that grow as their cube (--max-points)."
+    )

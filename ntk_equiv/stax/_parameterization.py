@@ -1,0 +1,73 @@
+"""How the weights of a layer enter its output, and hence how fast they learn.
+
+    "ntk"        y = σ_w / √N  x W + σ_b b,      W, b ~ N(0, 1)
+    "standard"   y = 1 / √s    x W + b,          W ~ N(0, σ_w² s / N),   b ~ N(0, σ_b²)
+
+for N inputs to each output. Both give outputs the same law, 𝒦' = σ_w² L𝒦 + σ_b², but gradients of other sizes:
+
+    "ntk"        Θ' = σ_w² LΘ + σ_w² L𝒦 + σ_b²
+    "standard"   Θ' = σ_w² LΘ + N / s L𝒦 + 1           (the last term with biases only)
+
+In standard parameterization each layer thus has a learning rate of its own, in proportion to the width of its input. s
+is a factor by which that width has been multiplied: kernels depend on N / s, so that widths may grow without end while
+the kernels stay (Sohl-Dickstein et al., "On the infinite width limit of neural networks with a standard
+parameterization", 2020).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv._typing import Array
+
+
+@dataclass(frozen=True)
+class Parameterization:
+    """One of the two, with the factors by which the widths of input and output are scaled."""
+
+    standard: bool = False
+    s: tuple[int, int] = (1, 1)
+
+    @classmethod
+    def of(cls, name: str, s: Sequence[int]) -> "Parameterization":
+        """A checked parameterization."""
+        standard = one_of(str(name).lower(), ("ntk", "standard"), "parameterization") == "standard"
+        if len(s) != 2:
+            raise refusal("s", expected="two factors, for input and output", got=s, fix="Pass for example (1, 1).")
+        into, out = (positive_integer(factor, "s") for factor in s)
+        if not standard and (into, out) != (1, 1):
+            fix = 'Widths are scaled in standard parameterization alone: parameterization="standard".'
+            raise refusal("s", expected="(1, 1) in NTK parameterization", got=tuple(s), fix=fix)
+        return cls(standard, (into, out))
+
+    def outputs(self, width: int) -> int:
+        """The number of outputs of the finite network."""
+        return self.s[1] * width
+
+    def inputs(self, fan_in: int) -> float:
+        """N / s, what gradients of the weights are proportional to."""
+        return fan_in / self.s[0]
+
+    def draw(self, key: Array, shape: tuple[int, ...], W_std: Any, b_std: Any) -> tuple[Array, Array | None]:
+        """Weights of `shape`, outputs last, and biases (none if `b_std` is `None`)."""
+        weight_key, bias_key = jax.random.split(key)
+        W = jax.random.normal(weight_key, shape)
+        b = None if b_std is None else jax.random.normal(bias_key, shape[-1:])
+        if not self.standard:
+            return W, b
+        return W_std / self.inputs(math.prod(shape[:-1])) ** 0.5 * W, None if b is None else b_std * b
+
+    def output(self, product: Array, b: Array | None, fan_in: int, W_std: Any, b_std: Any) -> Array:
+        """The output of a layer, from the product of inputs and weights."""
+        y = product / self.s[0] ** 0.5 if self.standard else W_std / fan_in**0.5 * product
+        if b is None:
+            return y
+        b = b.reshape((1,) * (y.ndim - 1) + b.shape)
+        return y + b if self.standard else y + b_std * b
+
+
+NTK = Parameterization()

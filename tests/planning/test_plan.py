@@ -1,0 +1,275 @@
+"""Plans: their numbers against NumPy and against the library asked directly, and what is written."""
+
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ntk_equiv import InfiniteEnsemble, augment, bounds, filters, groups, planning, reps
+from ntk_equiv.planning._questions import _semidefinite, best_time
+from ntk_equiv.planning._scope import ensemble_notes
+from tests.planning.problems import IMAGES, SETTINGS, VECTORS
+from tests.tolerances import REDUCTION, assert_close
+
+DELTA, EPSILON = SETTINGS["delta"], SETTINGS["epsilon"]
+
+
+@pytest.fixture(scope="module")
+def found():
+    """Regression, augmented exactly."""
+    x, y, x_test, y_test = VECTORS
+    return planning.plan(x, y, x_test=x_test, y_test=y_test, **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def approximate():
+    """Classes of images, rotated by interpolation."""
+    x, y, x_test, y_test = IMAGES
+    settings = {"group": "C8", "action": "rotate", "arch": "mlp:relu:1", "times": [1, 100], "at": 100, "delta": 0.05}
+    return planning.plan(x, y, x_test=x_test, y_test=y_test, samples=500, **settings)
+
+
+@pytest.fixture(scope="module")
+def ensemble():
+    """The same regression, by hand."""
+    x, y, _, _ = VECTORS
+    rep = reps.matrix(groups.SO2.finite(4))
+    kernel_fn = planning.named_network("mlp:relu:1", (2,)).kernel_fn
+    train = augment(jnp.asarray(x), jnp.asarray(y), rep)
+    return InfiniteEnsemble(kernel_fn, train, filters.gradient_flow(0.5), reduction="mean")
+
+
+def test_errors_are_those_of_the_formulas_in_numpy(found):
+    """μ_t = Θ(x,X) Θ⁻¹ (1 − e^{−ηΘt/N}) y, and Σ_t as a congruence of 𝒦, in plain NumPy on the augmented set."""
+    x, y, x_test, y_test = VECTORS
+    turns = np.array([[[1, 0], [0, 1]], [[0, -1], [1, 0]], [[-1, 0], [0, -1]], [[0, 1], [-1, 0]]], float)
+    X = np.concatenate([x @ turn.T for turn in turns])
+    Y = np.tile(y, 4)
+    kernel_fn = planning.named_network("mlp:relu:1", (2,)).kernel_fn
+    both = kernel_fn(jnp.asarray(np.concatenate([X, x_test])), None, ("nngp", "ntk"))
+    K, Theta = np.asarray(both.nngp), np.asarray(both.ntk)
+    N = len(X)
+    values, vectors = np.linalg.eigh(Theta[:N, :N])
+    for row, t in enumerate(found.times[:-1]):
+        phi = vectors @ np.diag((1 - np.exp(-0.5 * values * t / N)) / values) @ vectors.T
+        mean = Theta[N:, :N] @ phi @ Y
+        weights = np.concatenate([-Theta[N:, :N] @ phi, np.eye(len(x_test))], axis=1)
+        variance = np.diag(weights @ K @ weights.T)
+        assert_close(found.test.infinite[row], np.mean((mean - y_test) ** 2), REDUCTION)
+        assert_close(found.test.of(7)[row], np.mean((mean - y_test) ** 2) + variance.mean() / 7, REDUCTION)
+    at = list(found.times).index(found.t)
+    assert found.t == best_time(found.times, found.test, 7)
+    assert found.test.of(7)[at] <= 1.01 * found.test.of(7).min()
+    assert (found.test.of(7)[:at] > 1.01 * found.test.of(7).min()).all()
+    assert_close(np.array(found.stable_rate), np.array(2 * N / values.max()), REDUCTION)
+    assert_close(np.array(found.baseline), np.mean((y_test - y.mean()) ** 2), REDUCTION)
+
+
+def test_members_and_invariance_are_those_of_bounds(found, ensemble):
+    x_test, key = jnp.asarray(VECTORS[2]), jax.random.split(jax.random.key(0), 3)[0]
+    law = bounds.orbit_deviation(ensemble, x_test, found.t)
+    members = law.members(DELTA, EPSILON, key=key, samples=2000)
+    assert found.points.orbit_members.tolist() == members.value.tolist()
+    assert found.points.orbit_upper.tolist() == members.upper.tolist()
+    worst = np.argmax(members.value)
+    assert found.needed.orbit_worst.tolist() == [members.value[worst], members.lower.max(), members.upper.max()]
+    assert found.points.worst(1).tolist() == [worst]
+    assert_close(found.points.orbit_one, law.expected(1), REDUCTION)
+    assert_close(found.points.orbit_many, law.expected(7), REDUCTION)
+    assert_close(found.orbit.mean[2], law.expected(10).mean(), REDUCTION)
+    single = bounds.required_members(ensemble, x_test, found.t, DELTA, EPSILON)
+    assert found.points.mean_members.tolist() == single.tolist()
+    assert found.needed.mean_worst == single.max() <= found.needed.mean_bound
+    # What is said to be enough is, and half of it is not, by draws of other members.
+    other = jax.random.key(1)
+    assert law.probability(members.upper[worst], DELTA, key=other).lower[worst] <= EPSILON
+    assert law.probability(max(1, members.lower[worst] // 2), DELTA, key=other).upper[worst] > EPSILON
+    assert found.points.bias.max() < 1e-12
+
+
+def test_plans_without_test_labels_are_silent_about_errors(found):
+    x, y, x_test, _ = VECTORS
+    plain = planning.plan(x, y, x_test=x_test, **{**SETTINGS, "at": float(found.t)})
+    assert plain.test is plain.baseline is plain.points.error is None
+    assert plain.points.orbit_members.tolist() == found.points.orbit_members.tolist()
+    assert "unknown" in plain.table()
+    assert any("no labels for the test points" in note for note in plain.notes)
+    assert plain.figure("errors").axes[0].get_legend() is not None
+
+
+def test_inexact_symmetries_are_told_plainly(approximate):
+    warned = [note for note in approximate.notes if note.startswith("WARNING")]
+    for words in ("interpolates", "does not respect", "deviates"):
+        assert any(words in note for note in warned), words
+    assert approximate.notes[: len(warned)] == tuple(warned)
+    assert approximate.violation > 1e-3
+    assert approximate.problem["method"] == "dense"
+    points, delta = approximate.points, approximate.settings["delta"]
+    assert np.isnan(points.orbit_members).tolist() == (points.bias >= delta).tolist()
+    assert approximate.needed.unreachable == (points.bias >= delta).sum() > 0
+    assert "no number is enough" in approximate.table()
+    assert np.isnan(approximate.needed.orbit_worst).all()
+
+
+def test_classes_are_told_with_accuracies_and_orbits(approximate):
+    points, accuracy = approximate.points, approximate.accuracy
+    assert approximate.problem["classes"] == ["dark", "light"]
+    assert ((points.same_one >= 1) & (points.same_many <= 8)).all()
+    assert points.same_one.mean() < points.same_many.mean()
+    assert accuracy.infinite == accuracy.over_time[list(approximate.times).index(approximate.t)]
+    assert accuracy.one[0] <= accuracy.many[0] <= 1
+    assert "same class, of 8" in approximate.table()
+
+
+def test_covariances_that_are_rounding_are_made_semidefinite():
+    rounding, real = 1e-16 * np.array([[[1.0, 2.0], [2.0, 1.0]]]), np.array([[[2.0, 1.0], [1.0, 2.0]]])
+    assert np.linalg.eigvalsh(_semidefinite(rounding, 0.1)).min() > -1e-30
+    assert_close(_semidefinite(real, 0.1), real)
+    assert (
+        np.linalg.eigvalsh(_semidefinite(1e16 * rounding, 0.1)).min() < -0.9
+    )  # no rounding: left for bounds to refuse
+
+
+def test_single_precision_is_warned_of():
+    single = SimpleNamespace(method="reduced", y=jnp.zeros(3, jnp.float32))
+    (note,) = ensemble_notes(single, 0.0, 0.1)
+    assert note.startswith("WARNING: computed in single precision")
+    assert ensemble_notes(SimpleNamespace(method="reduced", y=jnp.zeros(3)), 0.0, 0.1) == []
+
+
+@pytest.mark.parametrize("name", ["found", "approximate"])
+def test_plans_come_back_from_json(name, request, tmp_path):
+    plan = request.getfixturevalue(name)
+    path = plan.save(tmp_path / "plan.json")
+    again = planning.Plan.load(path)
+    assert again.table() == plan.table()
+    assert again.save(tmp_path / "again.json").read_bytes() == path.read_bytes()
+    for field in dataclasses.fields(plan.points):
+        mine, theirs = getattr(plan.points, field.name), getattr(again.points, field.name)
+        assert (mine is theirs is None) or np.array_equal(mine, theirs, equal_nan=True)
+    content = json.loads(path.read_text())
+    assert content["versions"]["jax"] == jax.__version__
+    assert content["settings"]["group"] == plan.settings["group"]
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "no", '{"format": 2}', '{"format": 1}'])
+def test_other_files_are_refused(content, tmp_path):
+    (tmp_path / "plan.json").write_text(content)
+    with pytest.raises(ValueError, match="must be a plan"):
+        planning.Plan.load(tmp_path / "plan.json")
+
+
+class Page(HTMLParser):
+    """The tags of a page, which must be closed in order, and where it points to."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.targets, self.text = [], [], [], ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in {"meta", "img"}:
+            self.open.append(tag)
+        self.ids += [value for name, value in attrs if name == "id"]
+        self.targets += [value for name, value in attrs if name in {"href", "src", "srcset", "action", "data"}]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.mark.parametrize("name", ["found", "approximate"])
+def test_the_report_is_one_page_that_loads_nothing(name, request, tmp_path):
+    plan = request.getfixturevalue(name)
+    text = plan.report(tmp_path / "plan.html").read_text(encoding="utf-8")
+    page = Page(text)
+    headings = re.findall(r"<h2>(.*?)</h2>", text)
+    assert headings == [
+        "In short", "Errors against training time", "Members needed", "How invariant", "Worst test points",
+        "Where this holds", "Settings and conventions", "Versions",
+    ]  # fmt: skip
+    assert sorted(page.ids) == sorted(heading.lower().replace(" ", "-") for heading in headings)
+    assert sum(target.startswith("data:image/png;base64,") for target in page.targets) == 3
+    assert {target for target in page.targets if not target.startswith("data:image/png;base64,")} == {
+        f"#{name}" for name in page.ids
+    }
+    assert not re.search(r"https?:|//|@import|url\(|<script|<link", re.sub(r'"data:image[^"]*"', "", text))
+    assert 'name="viewport"' in text
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+    for note in plan.notes:
+        assert note.removeprefix("WARNING: ")[1:] in page.text
+
+
+def test_names_in_the_data_are_not_taken_for_html(found, tmp_path):
+    hostile = dataclasses.replace(found, problem={**found.problem, "classes": ["<script>alert(1)</script>", "b"]})
+    text = hostile.report(tmp_path / "plan.html", figures=False).read_text(encoding="utf-8")
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+    assert "data:image" not in text
+
+
+def test_everything_is_written_into_one_folder_and_nothing_replaced(found, tmp_path):
+    paths = found.write(tmp_path / "new" / "plan")
+    assert [path.name for path in paths] == ["plan.html", "plan.json", "plan.txt", "plan.pdf", "plan.png"]
+    assert all(path.stat().st_size for path in paths)
+    before = [path.read_bytes() for path in paths[1:3]]
+    with pytest.raises(ValueError, match="`out` must be a folder without a plan"):
+        found.write(tmp_path / "new" / "plan")
+    again = found.write(tmp_path / "new" / "plan", overwrite=True, figures=False)
+    assert [path.read_bytes() for path in again[1:]] == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="`out` must be a folder that can be written to"):
+        found.write(tmp_path / "file" / "plan")
+
+
+def test_the_figure_shows_the_numbers_of_the_plan(found):
+    errors, orbits, points = found.figure().axes
+    curves = {line.get_label(): line for line in errors.lines}
+    np.testing.assert_array_equal(curves["test points, infinite"].get_ydata(), found.test.infinite)
+    np.testing.assert_array_equal(curves["test points, 7 members"].get_ydata(), found.test.of(7))
+    np.testing.assert_array_equal(orbits.lines[0].get_ydata(), found.orbit.worst)
+    np.testing.assert_array_equal(points.lines[0].get_xdata(), np.sort(found.points.orbit_members))
+    with pytest.raises(ValueError, match="`panel` must be one of 'errors', 'orbits', 'points'"):
+        found.figure("pie")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"group": "X"}, "`group` must be"),
+        ({"action": "rot90"}, "`action` must be an action of cyclic"),
+        ({"label_action": "matrix"}, "`label_action` must be an action of cyclic"),
+        ({"label_action": "same"}, "`label_action` must be an action of cyclic"),
+        ({"arch": "mlp"}, "`arch` must be"),
+        ({"arch": 3}, "`arch` must be a network"),
+        ({"times": "soon"}, "`times` must be"),
+        ({"delta": 0.0}, "`delta` must be positive"),
+        ({"epsilon": 1.0}, "`epsilon` must be between 0 and 1"),
+        ({"members": 0}, "`members` must be a positive integer"),
+        ({"reduction": "max"}, "`reduction` must be one of"),
+        ({"learning_rate": -1.0}, "`learning_rate` must be"),
+        ({"dtype": "float16"}, "`dtype` must be one of"),
+        ({"at": -1.0}, "`at` must be a training time"),
+    ],
+)
+def test_bad_settings_are_refused(wrong, complaint):
+    x, y, x_test, y_test = VECTORS
+    with pytest.raises((ValueError, TypeError), match=complaint):
+        planning.plan(x, y, x_test=x_test, y_test=y_test, **{**SETTINGS, **wrong})
+
+
+def test_constant_labels_need_a_delta():
+    x, y, _, _ = VECTORS
+    with pytest.raises(ValueError, match="`delta` must be given"):
+        planning.plan(x, np.ones_like(y), **{**SETTINGS, "delta": None})

@@ -1,0 +1,98 @@
+"""What is made of the data of a user, and what is refused."""
+
+import numpy as np
+import pytest
+
+from ntk_equiv.planning._problem import Sizes, prepared
+
+X = np.arange(20.0).reshape(10, 2)
+Y = np.arange(10.0)
+SIZES = Sizes(0.2, 1000, 100, 0)
+
+
+def problem(x=X, y=Y, x_test=None, y_test=None, *, labels="auto", images=False, sizes=SIZES):
+    return prepared(x, y, x_test, y_test, labels=labels, images=images, sizes=sizes, dtype=np.dtype(float))
+
+
+def test_without_test_points_some_are_held_out_and_it_is_said():
+    found = problem()
+    assert found.x.shape == (8, 2)
+    assert found.x_test.tolist() == X[found.index].tolist()
+    assert found.y_test.tolist() == Y[found.index].tolist()
+    assert sorted([*found.y, *found.y_test]) == Y.tolist()
+    assert any("2 of 10 points" in note for note in found.notes)
+
+
+def test_given_test_points_are_used_as_they_are():
+    found = problem(x_test=X[:3] + 100, y_test=Y[:3])
+    assert found.x.tolist() == X.tolist()
+    assert found.x_test.tolist() == (X[:3] + 100).tolist()
+    assert found.index.tolist() == [0, 1, 2]
+    assert found.notes == ()
+
+
+def test_more_points_than_asked_for_are_left_out_and_it_is_said():
+    found = problem(x_test=X, y_test=Y, sizes=Sizes(0.2, 4, 3, 7))
+    assert found.x.shape == (4, 2)
+    assert found.y_test.tolist() == Y[found.index].tolist()
+    assert len(set(found.index.tolist())) == 3
+    assert [note[:12] for note in found.notes] == ["Only 4 of 10", "Only 3 of 10"]
+
+
+def test_a_single_point_is_tested_on_itself():
+    found = problem(X[:1], Y[:1])
+    assert found.x_test.tolist() == found.x.tolist()
+    assert "single point" in found.notes[0]
+
+
+@pytest.mark.parametrize("y", [np.array([3, 7] * 5), np.array(["cat", "dog"] * 5), np.array([[3], [7]] * 5)])
+def test_whole_numbers_and_text_are_classes(y):
+    found = problem(y=y, x_test=X[:1], y_test=y[1:2])
+    assert found.classes == tuple(map(str, np.unique(y)))
+    assert found.y[:2].tolist() == [[0.5, -0.5], [-0.5, 0.5]]
+    assert found.y_test.tolist() == [[-0.5, 0.5]]
+    assert "2 classes" in found.notes[0]
+
+
+def test_whole_numbers_are_quantities_if_that_is_said():
+    found = problem(y=np.arange(10), labels="regression")
+    assert found.classes is None
+    assert sorted([*found.y, *found.y_test]) == Y.tolist()
+
+
+def test_images_get_their_channel_and_bytes_are_scaled():
+    found = problem(np.full((10, 3, 3), 255, np.uint8), images=True)
+    assert found.x.shape == (8, 3, 3, 1)
+    assert (found.x == 1).all()
+    assert any("divided by 255" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"x": np.where(X == 3, np.nan, X)}, r"`x` must be finite numbers, got 1 that is not, first at \(1, 1\)"),
+        ({"y": np.where(Y > 7, np.inf, Y)}, r"`y` must be finite numbers, got 2 that are not"),
+        ({"x": X.astype(complex)}, "`x` must be an array of numbers"),
+        ({"x": X.astype(object)}, "`x` must be an array of numbers"),
+        ({"x": X[:0], "y": Y[:0]}, "`x` must be not empty"),
+        ({"x": Y}, r"`x` must be of shape \[n, ...\]"),
+        ({"y": Y[:4]}, "`y` must be labels of 10 points"),
+        ({"y": np.zeros((10, 2, 2))}, "`y` must be labels of 10 points"),
+        ({"y": np.zeros((10, 2), int)}, r"`y` must be classes of shape \[n\]"),
+        ({"y": np.zeros(10, int)}, "`y` must be 2 to 100 classes, got 1"),
+        ({"x": np.zeros((200, 2)), "y": np.arange(200)}, "`y` must be 2 to 100 classes, got 200"),
+        ({"y": np.array(["a", "b"] * 5), "labels": "regression"}, "`labels` must be classes"),
+        ({"labels": "both"}, "`labels` must be one of"),
+        ({"y_test": Y}, "`x_test` must be given with y_test"),
+        ({"x_test": X[:, :1]}, "`x_test` must be of shape"),
+        ({"x": X.astype(np.uint8), "x_test": X}, "`x_test` must be of dtype uint8, as x"),
+        ({"sizes": Sizes(0.5, 10, 10, -1)}, "`seed` must be 0 or more"),
+        ({"x_test": X, "y_test": Y[:3]}, "`y_test` must be labels of 10 points"),
+        ({"x_test": X, "y_test": np.arange(10)}, "`y_test` must be labels like those in y"),
+        ({"sizes": Sizes(1.5, 10, 10, 0)}, "`holdout` must be between 0 and 1"),
+        ({"sizes": Sizes(0.5, 0, 10, 0)}, "`max_points` must be a positive integer"),
+    ],
+)
+def test_data_that_cannot_be_used_are_refused(given, complaint):
+    with pytest.raises((ValueError, TypeError), match=complaint):
+        problem(**given)

@@ -1,0 +1,133 @@
+"""Figures: one style, restored afterwards; the same bytes every time; and what is drawn is what was passed."""
+
+import matplotlib
+import numpy as np
+import pytest
+
+from ntk_equiv import plotting
+
+TIMES = np.array([1.0, 10.0, 100.0])
+
+
+@pytest.fixture
+def ax():
+    """One empty panel."""
+    return plotting.panels()[1][0]
+
+
+def figure():
+    """Some of everything."""
+    with plotting.style():
+        fig, (left, right) = plotting.panels(2, sharey=True)
+        plotting.orbit_curve(left, TIMES, [1.0, 2.0, 3.0], np.arange(12.0).reshape(3, 4), errors=[0.1] * 3, label="C4")
+        plotting.predicted(left, TIMES, [1.5, 2.5, 3.5], label="theory")
+        plotting.measured(right, TIMES, [1.0, 2.0, 3.0], [0.1, 0.2, 0.3], number=7)
+        plotting.uncertain(right, TIMES, [1.0, 2.0, 3.0], [0.5, 0.5, 0.5])
+        left.legend()
+    return fig
+
+
+def settings():
+    """What matplotlib is set to, as far as the style is concerned."""
+    return {name: matplotlib.rcParams[name] for name in plotting._SETTINGS}
+
+
+def test_the_style_ends_with_its_block_also_after_an_error():
+    before = settings()
+    with plotting.style():
+        assert settings() == plotting._SETTINGS != before
+    assert settings() == before
+    with pytest.raises(ZeroDivisionError), plotting.style():
+        raise ZeroDivisionError
+    assert settings() == before
+
+
+def test_no_window_belongs_to_a_figure():
+    assert figure().canvas.manager is None  # a figure of pyplot has one
+
+
+def test_the_same_figure_gives_the_same_bytes(tmp_path):
+    first = plotting.save(figure(), tmp_path / "a" / "new folder" / "curve.of.x")
+    second = plotting.save(figure(), str(tmp_path / "b"))
+    assert [path.name for path in first] == ["curve.of.x.pdf", "curve.of.x.png"]
+    assert [path.read_bytes()[:4] for path in first] == [b"%PDF", b"\x89PNG"]
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    assert b"CreationDate" not in first[0].read_bytes()
+
+
+def test_panels_are_read_row_by_row():
+    fig, axes = plotting.panels(3, 2, width=2.0, height=1.0)
+    assert fig.get_size_inches().tolist() == [6.0, 2.0]
+    assert [(ax.get_subplotspec().rowspan.start, ax.get_subplotspec().colspan.start) for ax in axes] == [
+        (row, column) for row in range(2) for column in range(3)
+    ]
+
+
+def test_an_orbit_curve_shows_the_ensemble_and_the_quartiles_of_its_members(ax):
+    members = np.array([[4.0, 1.0, 2.0, 3.0, 5.0], [10.0, 30.0, 20.0, 50.0, 40.0]])
+    plotting.orbit_curve(ax, [1, 2], [7.0, 8.0], members, label="C4")
+    median, ensemble = ax.lines
+    assert ensemble.get_ydata().tolist() == [7, 8]
+    assert ensemble.get_label() == "C4"
+    assert median.get_ydata().tolist() == [3, 30]
+    (band,) = ax.collections
+    corners = band.get_paths()[0].vertices
+    assert {(x, y) for x, y in corners.tolist()} == {(1, 2), (1, 4), (2, 20), (2, 40)}
+
+
+def test_error_bars_are_as_long_as_the_errors(ax):
+    plotting.measured(ax, TIMES, [1.0, 2.0, 3.0], [0.1, 0.2, 0.3])
+    (bars,) = ax.containers
+    data, _, (lines,) = bars.lines
+    assert data.get_linestyle() == "None"
+    np.testing.assert_allclose([np.ptp(segment[:, 1]) for segment in lines.get_segments()], [0.2, 0.4, 0.6])
+    plotting.measured(ax, TIMES, [1.0, 2.0, 3.0], joined=True)
+    assert ax.containers[1].lines[0].get_linestyle() == "-"
+
+
+def test_theory_is_a_dashed_line_on_top_in_a_colour_of_its_own(ax):
+    plotting.measured(ax, TIMES, TIMES, number=2)
+    plotting.predicted(ax, TIMES, TIMES)
+    plotting.predicted(ax, TIMES, TIMES, number=2)
+    dark, coloured = ax.lines[-2:]
+    assert dark.get_linestyle() == coloured.get_linestyle() == "--"
+    assert dark.get_color() not in plotting.COLOURS
+    assert coloured.get_color() == plotting.COLOURS[2]
+    assert dark.get_zorder() > max(line.get_zorder() for line in ax.lines[:-2])
+
+
+def test_uncertainty_is_a_band_of_two_standard_deviations(ax):
+    plotting.uncertain(ax, [0, 1], [10.0, 20.0], [1.0, 2.0], label="mean")
+    assert ax.lines[0].get_ydata().tolist() == [10, 20]
+    assert {(x, y) for x, y in ax.collections[0].get_paths()[0].vertices.tolist()} == {
+        (0, 8),
+        (0, 12),
+        (1, 16),
+        (1, 24),
+    }
+
+
+def test_colours_and_marks_begin_anew_when_they_run_out(ax):
+    for number in (0, len(plotting.COLOURS)):
+        plotting.measured(ax, TIMES, TIMES, number=number)
+    first, last = (bars.lines[0] for bars in ax.containers)
+    assert (first.get_color(), first.get_marker()) == (last.get_color(), last.get_marker())
+
+
+@pytest.mark.parametrize(
+    ("draw", "complaint"),
+    [
+        (lambda ax: plotting.panels(0), "`columns` must be a positive integer"),
+        (lambda ax: plotting.panels(1, -1), "`rows` must be a positive integer"),
+        (lambda ax: plotting.predicted(ax, [], []), r"`x` must be of shape \[k\], not empty, got shape \(0,\)"),
+        (lambda ax: plotting.measured(ax, [1.0], [[1.0]]), r"`values` must be of shape \[k\]"),
+        (lambda ax: plotting.measured(ax, [1.0], [1.0], 0.1), r"`errors` must be of shape \[k\]"),
+        (lambda ax: plotting.uncertain(ax, [1.0], [1.0], 0.1), r"`std` must be of shape \[k\]"),
+        (lambda ax: plotting.orbit_curve(ax, [1, 2], [1, 2], [1, 2]), r"`members` must be of shape \[k, members\]"),
+        (lambda ax: plotting.orbit_curve(ax, [1, 2], [1], [[1], [2]]), r"`members` must be of shape \[k, members\]"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(ax, draw, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        draw(ax)
