@@ -1,0 +1,116 @@
+"""Networks that know about rotations, and what is kept of predictions on orbits."""
+
+import _orbit_training as training
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _group_cnn import Canonicalised, GroupCNN, GroupConv, WideCNN, matched, parameters, turned_back
+from _rotated_images import drawn, on_orbits, rotated, turning
+
+from ntk_equiv import ensembles, groups, reps
+from tests.tolerances import assert_close
+
+# Random networks amplify the rounding of a float32 by their few layers.
+INVARIANT = 1e-5
+SHAPE = (12, 12, 1)
+
+
+@pytest.fixture(scope="module")
+def noise():
+    return jax.random.normal(jax.random.key(0), (3, *SHAPE), jnp.float32)
+
+
+@pytest.fixture(scope="module")
+def smooth():
+    """Pictures of 28 x 28 without details as small as a pixel."""
+    return jax.image.resize(drawn(jax.random.key(0), 8)[0], (8, 28, 28, 1), "cubic").astype(jnp.float32)
+
+
+def deviations(module, order, x):
+    """By how much outputs change under each element of C_k, root mean square relative to their size, [order]."""
+    outputs = jax.jit(lambda x: module.init_with_output(jax.random.key(1), x)[0])(on_orbits(x, order))
+    outputs = np.asarray(outputs).reshape(order, len(x), -1)
+    return np.sqrt(np.mean((outputs - outputs[:1]) ** 2, (1, 2)) / np.mean(outputs**2))
+
+
+def test_rotations_by_any_angle_agree_with_those_of_a_group(noise):
+    expected = reps.rotate(groups.cyclic(8)).orbit(noise)
+    assert_close(rotated(noise, jnp.asarray(groups.SO2.grid(8), jnp.float32)), expected)
+    np.testing.assert_array_equal(on_orbits(noise, 4)[3:6], np.rot90(noise, 1, (1, 2)))
+
+
+@pytest.mark.parametrize("lifting", [True, False])
+def test_turning_a_picture_turns_features_and_shifts_orientations(noise, lifting):
+    x = noise if lifting else jnp.concatenate([noise * (1 + i) for i in range(4)], -1)
+    layer = GroupConv(4, 2, lifting=lifting)
+    params = layer.init(jax.random.key(0), x)
+    features = lambda x: np.asarray(layer.apply(params, x)).reshape(3, 12, 12, 4, 2)  # noqa: E731
+    turned = jnp.rot90(x, 1, (1, 2)) if lifting else jnp.roll(jnp.rot90(x, 1, (1, 2)), 1, -1)
+    assert_close(features(turned), np.roll(np.rot90(features(x), 1, (1, 2)), 1, 3))
+
+
+def test_turns_by_45_degrees_are_respected_nearly_and_not_exactly(smooth):
+    layer, rep = GroupConv(8, 3, lifting=True), turning(8)
+    params = layer.init(jax.random.key(0), smooth)
+    features = lambda x: layer.apply(params, x).reshape(8, 28, 28, 8, 3)  # noqa: E731
+    turned = rep(1, features(smooth).reshape(8, 28, 28, 24)).reshape(8, 28, 28, 8, 3)
+    off = [float(jnp.linalg.norm(features(rep(1, smooth)) - jnp.roll(turned, shift, 3))) for shift in range(8)]
+    relative = np.array(off) / float(jnp.linalg.norm(turned))
+    assert 1e-4 < relative[1] < 0.1
+    assert np.delete(relative, 1).min() > 5 * relative[1]
+
+
+def test_group_network_is_exactly_invariant_under_quarter_turns_alone(noise):
+    assert deviations(GroupCNN(4, (8, 8, 16), 16), 4, noise).max() < INVARIANT
+    of_c8 = deviations(GroupCNN(8, (8, 8, 16), 16), 8, noise)
+    assert of_c8[[2, 4, 6]].max() < INVARIANT
+    assert of_c8[1::2].min() > 1e-2
+
+
+def test_canonicalised_network_is_exactly_invariant_under_quarter_turns(noise):
+    assert deviations(Canonicalised(4, (8, 8), 50), 4, noise).max() < INVARIANT
+    assert deviations(WideCNN(50), 4, noise)[1:].min() > 0.1
+
+
+def test_gradients_pass_straight_through_the_choice_of_an_orientation(noise):
+    rep, weights = turning(4), jax.random.normal(jax.random.key(2), noise.shape, noise.dtype)
+    probabilities = jnp.array([[0.1, 0.7, 0.1, 0.1], [0.4, 0.2, 0.2, 0.2], [0.1, 0.1, 0.1, 0.7]], jnp.float32)
+    backwards = np.stack([np.rot90(noise, -g, (1, 2)) for g in range(4)])  # [4, n, ...]
+    np.testing.assert_array_equal(turned_back(rep, probabilities, noise), backwards[[1, 0, 3], [0, 1, 2]])
+    found = jax.grad(lambda p: jnp.sum(weights * turned_back(rep, p, noise)))(probabilities)
+    assert_close(found, np.einsum("nhwc,gnhwc->ng", weights, backwards))
+
+
+def test_networks_are_made_as_large_as_asked():
+    picture = (28, 28, 1)
+    assert parameters(WideCNN(), picture) == parameters(ensembles.fashion_cnn(), picture)
+    found = parameters(matched(lambda head: GroupCNN(8, (16, 16, 32), head), 100_000, picture), picture)
+    assert abs(found - 100_000) < 1000
+
+
+def test_what_is_kept_of_orbits():
+    """Four members, three pictures under C2; members 0 and 1 change their mind about the last one, and disagree.
+
+    Member 1 is louder than the others: it overrules member 0, but not all three.
+    """
+    classes = np.zeros((4, 2, 3), int)
+    classes[0, 1, 2] = classes[1, 0, 2] = 1
+    predictions = np.eye(2)[classes].reshape(4, 6, 2) * np.array([1, 2.5, 1, 1])[:, None, None]
+    packed = training.on_group(2, (1, 2, 4), np.array([0, 0, 1]))(jnp.asarray(predictions))
+    found = {name: values[0] for name, values in training.unpacked(packed[None], (1, 2, 4)).items()}
+    np.testing.assert_allclose(found["members"], [5 / 3, 5 / 3, 2, 2])
+    np.testing.assert_allclose(found["osp"], [11 / 6, (5 / 3 + 2) / 2, 2])
+    np.testing.assert_allclose(found["member_accuracy"], [5 / 6, 5 / 6, 4 / 6, 4 / 6])
+    np.testing.assert_allclose(found["accuracy"], [3 / 4, 3 / 4, 4 / 6])
+    np.testing.assert_allclose(found["error"][2], 0)
+    np.testing.assert_allclose(found["monte_carlo"], 0)
+
+
+def test_what_is_kept_of_drawn_rotations():
+    """One member and one picture, which keeps its class under three rotations of four."""
+    scores = np.eye(2)[[0, 0, 0, 1, 0]][None]
+    packed = training.on_samples(1, (1,))(jnp.asarray(scores))
+    found = training.unpacked(packed[None], (1,))
+    np.testing.assert_allclose([found["osp"][0, 0], found["monte_carlo"][0, 0]], [0.75, 0.25])
+    assert np.isnan(found["accuracy"]).all()
