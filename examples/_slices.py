@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from _rotated_images import turning
 
 from ntk_equiv import datasets, groups, reps
 
@@ -53,12 +54,6 @@ def discs(key, count, side=12):
     distance = jnp.sum((np.indices((side, side))[None] - middle) ** 2, axis=1)[..., None]
     x = jnp.where(distance < 10, colour[:, None, None, :], jax.random.uniform(noise, (count, side, side, 3)))
     return datasets.LabelledSet(x, y, turning(4), reps.trivial(groups.cyclic(4)))
-
-
-def turning(order):
-    """How C_k acts on images: exactly for quarter turns, by interpolation otherwise."""
-    group = groups.cyclic(order)
-    return reps.rot90(group) if order == 4 else reps.rotate(group)
 
 
 def orbits(order, x):

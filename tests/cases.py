@@ -185,6 +185,7 @@ def _closeness(distance: Any) -> Any:
 NETWORKS: dict[str, Callable] = {
     "MLP": mlp(lambda s: s.Relu(), 2),
     "erf MLP": mlp(lambda s: s.Erf(), 2),
+    "MLP with dropout": mlp(lambda s: s.serial(s.Erf(), s.Dropout(0.7)), 2),
     "flattened MLP": _flattened_mlp,
     "CNN, VALID": cnn(_flat, depth=1),
     "CNN, SAME": cnn(_pooled, depth=1, padding="SAME"),
@@ -215,6 +216,7 @@ _ROWS = {
         "restricted, SO(3) to D3",
     ),
     "erf MLP": ("sum, S4",),
+    "MLP with dropout": ("sum of permutations, C4",),
     "flattened MLP": ("images, D2",),
     "CNN, VALID": ("images, C4",),
     "CNN, SAME": ("images, D4", "half turn, not square"),
