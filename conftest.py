@@ -1,7 +1,27 @@
 """JAX at its strictest for everything pytest collects here: tests, docstrings and documents alike."""
 
+import os
+from pathlib import Path
+
 import jax
 
 jax.config.update("jax_enable_x64", True)
 # Shapes that meet by accident are a common source of silently wrong kernels.
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Linux lets a process map its memory into so many pieces, of which each compiled program takes a few; where there are
+# none left, the compiler crashes. So programs are forgotten in time.
+_MAPS, _LIMIT = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+_TESTS_BETWEEN_LOOKS = 20
+_finished = 0
+
+
+def pytest_runtest_teardown() -> None:
+    """Forget compiled programs when they take up half of what a process may map."""
+    global _finished
+    _finished += 1
+    if _finished % _TESTS_BETWEEN_LOOKS == 0 and os.access(_MAPS, os.R_OK) and os.access(_LIMIT, os.R_OK):
+        with _MAPS.open() as maps:
+            mapped = sum(1 for _ in maps)
+        if mapped > int(_LIMIT.read_text()) / 2:
+            jax.clear_caches()
