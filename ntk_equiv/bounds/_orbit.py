@@ -114,7 +114,7 @@ class OrbitDeviation:
             raise refusal("delta", expected=f"above {worst:.3g}, how far the mean deviates", got=delta, fix=fix)
         found = Sampled.quantile(self._sampled(lambda b, N: _enough(b, N, delta), key, samples), epsilon)
         if not np.isfinite(found.upper).all():
-            fix = f"Take more, at least about {int(10 / epsilon)}."
+            fix = f"Take more, at least about {10 / epsilon:.3g}."
             expected = f"enough to see what happens with probability {epsilon}"
             raise refusal("samples", expected=expected, got=samples, fix=fix)
         return Sampled(whole(found.value), whole(found.lower), whole(found.upper), found.confidence, samples)
@@ -167,7 +167,8 @@ class OrbitDeviation:
 
 def _enough(bias: np.ndarray, noise: np.ndarray, delta: float) -> np.ndarray:
     """For each draw the least M with ‖b_g + N_g/√M‖ ≤ δ for all g: with u = 1/√M, a quadratic equation in u."""
-    a, b, c = np.sum(noise**2, axis=2), np.sum(bias * noise, axis=2), delta**2 - np.sum(bias**2, axis=1)
+    bias, noise = bias / delta, noise / delta  # δ = 1 from here on: its square may be no number
+    a, b, c = np.sum(noise**2, axis=2), np.sum(bias * noise, axis=2), 1 - np.sum(bias**2, axis=1)
     # 1/u from the larger root of c w² − 2 b w − a = 0 with w = 1/u.
     w = (b + np.sqrt(b**2 + a * c)) / c
     return np.max(w, axis=1) ** 2

@@ -147,7 +147,7 @@ def sampled_ensemble_size(
     draws = [_largest(k, *law, part, channels, norm) for k in jax.random.split(key, -(-samples // part))]
     found = Sampled.quantile(np.concatenate([np.asarray(d) for d in draws])[:samples] ** 2, epsilon)
     if not np.isfinite(found.upper):
-        fix = f"Take more, at least about {int(10 / epsilon)}."
+        fix = f"Take more, at least about {10 / epsilon:.3g}."
         raise refusal(
             "samples", expected=f"enough to see what happens with probability {epsilon}", got=samples, fix=fix
         )

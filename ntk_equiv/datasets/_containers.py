@@ -59,7 +59,8 @@ def npz_arrays(path: Any, names: Sequence[str], /, optional: Sequence[str] = ())
         fix = "Check its name; `np.savez(path, x=..., y=...)` writes one."
         raise refusal(str(path), expected="an npz file", got="a folder" if path.is_dir() else "no file", fix=fix)
     if not zipfile.is_zipfile(path):  # NumPy would take it for something else
-        raise damaged(path, "an npz file", "no archive")
+        fix = "`np.savez(path, x=..., y=...)` writes one. If it was one, it is truncated or altered: get it anew."
+        raise refusal(str(path), expected="an npz file", got="no archive", fix=fix)
     try:
         with path.open("rb") as content, np.load(content, allow_pickle=False) as archive:
             there = list(archive)

@@ -147,6 +147,7 @@ def _advice(group: FiniteGroup, shape: Shape, argument: str) -> str:
     sizes = sorted({size for size in (shape[0], shape[-1]) if 2 <= size <= 64})
     others = ["C4", "D4", "C2", "O", *(f"C{size}" for size in sizes), *(f"S{size}" for size in sizes if size < 6)]
     others += [f"C{shape[0]}xC{shape[1]}"] if len(shape) == 3 and shape[0] * shape[1] <= 256 else []
+    others = list(dict.fromkeys(others))
     found = [f"{other} with {name}" for name in names for other in others if _fits(name, named_group(other), shape)]
     return f"Points of this shape fit {', '.join(found[:8])}." if found else "No other group that is known here fits."
 

@@ -22,11 +22,12 @@ from ntk_equiv.planning._architectures import named_network, numbers_per_entry
 from ntk_equiv.planning._groups import named_group
 from ntk_equiv.planning._plan import Plan
 from ntk_equiv.planning._problem import Problem, Sizes, prepared
-from ntk_equiv.planning._times import named_times
+from ntk_equiv.planning._times import named_time, named_times
 from ntk_equiv.reps import Representation
 
 # δ unless given, in units of the spread of the labels.
 TOLERATED = 0.1
+LARGEST = 1e150  # a larger δ has a square that is no number
 VERSIONS = ("ntk-equiv", "jax", "jaxlib", "numpy", "scipy", "matplotlib")
 
 
@@ -116,7 +117,7 @@ def plan(
     """
     given = {name: value for name, value in locals().items() if name not in ("x", "y", "x_test", "y_test", "progress")}
     say = progress or (lambda text: None)
-    kind, chosen_times = _dtype(dtype), named_times(times)
+    kind, chosen_times, chosen_time = _dtype(dtype), named_times(times), named_time(at)
     group = named_group(group)
     sizes = Sizes(holdout, max_points, max_test_points, seed)
     images = acts_on_images(action)
@@ -135,7 +136,7 @@ def plan(
         data = augment(problem.x, problem.y, rep_x, rep_y)
         ens = InfiniteEnsemble(kernel_fn, data, flow, reduction=reduction)
         question = _questions.Question(ens, problem, members, delta, epsilon, samples, jax.random.key(seed))
-        found = _answers(question, chosen_times, at, say)
+        found = _answers(question, chosen_times, chosen_time, say)
     found["notes"] = (
         *_scope.symmetry_notes(violation, rep_x, problem.x),
         *_scope.ensemble_notes(ens, float(found["points"].bias.max()), delta),
@@ -146,12 +147,13 @@ def plan(
         _scope.ALWAYS,
     )
     found["notes"] = tuple(sorted(found["notes"], key=lambda note: not note.startswith("WARNING")))
-    settings = {name: _as_text(value) for name, value in {**given, "delta": delta, "dtype": str(kind)}.items()}
+    chosen = {"delta": delta, "dtype": str(kind), "arch": arch if isinstance(arch, str) else "a network of your own"}
+    settings = {name: _as_text(value) for name, value in {**given, **chosen}.items()}
     described = _described(problem, group, rep_x, rep_y, ens)
     return Plan(settings, described, versions(), violation=float(violation.relative), **found)
 
 
-def _answers(question: _questions.Question, times: Any, at: Any, say: Callable[[str], None]) -> dict[str, Any]:
+def _answers(question: _questions.Question, times: Any, at: float | None, say: Callable[[str], None]) -> dict[str, Any]:
     """The parts of a plan that are computed from the ensemble."""
     problem, rates = question.problem, question.rates
     times = _questions.all_times(question, times, at)
@@ -159,7 +161,7 @@ def _answers(question: _questions.Question, times: Any, at: Any, say: Callable[[
     law = _questions.predictions(question, times)
     given, tested, y_test = slice(len(problem.x)), slice(len(problem.x), None), problem.y_test
     test = None if y_test is None else law.errors(tested, y_test)
-    t = _questions.best_time(times, test, question.members) if at is None else float(at)
+    t = _questions.best_time(times, test, question.members) if at is None else at
     say(f"members and orbits of {len(problem.x_test)} test points at t = {t:.3g}")
     needed, orbit, points = _questions.invariance(question, law.variance[times == t][0, tested], t)
     rate = float(question.ens.filter.learning_rate)  # type: ignore[attr-defined]
@@ -211,9 +213,9 @@ def _tolerated(delta: Any, y: np.ndarray) -> float:
             fix = "The labels are all the same, so that nothing can be guessed from their spread."
             raise refusal("delta", expected="given", got="nothing", fix=fix)
     delta = real_number(delta, "delta")
-    if delta <= 0:
+    if not 0 < delta <= LARGEST:
         fix = "It is the deviation that is just tolerated, in the units of the labels."
-        raise refusal("delta", expected="positive", got=delta, fix=fix)
+        raise refusal("delta", expected=f"positive, and at most {LARGEST:g}", got=delta, fix=fix)
     return delta
 
 

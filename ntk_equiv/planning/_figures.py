@@ -7,7 +7,7 @@ import numpy as np
 from ntk_equiv import plotting
 from ntk_equiv._check import one_of
 from ntk_equiv.planning._short import place_of_time
-from ntk_equiv.planning._shown import number
+from ntk_equiv.planning._shown import number, of_members
 
 LABELS_BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
 
@@ -30,7 +30,7 @@ def _errors(plan: Any, ax: Any) -> None:
         curves += [
             ("test points, one network", plan.test.of(1), "-", 1),
             ("test points, infinite", plan.test.infinite, "-", 0),
-            (f"test points, {members} members", plan.test.of(members), "-.", 2),
+            (f"test points, {of_members(members)}", plan.test.of(members), "-.", 2),
         ]
     places = _places(plan.times)
     shown = places > 0
@@ -75,8 +75,8 @@ def _points(plan: Any, ax: Any) -> None:
         ("agreement over the orbit", points.orbit_members, "-", 1),
         ("closeness to the infinite ensemble", points.mean_members.astype(float), "-.", 0),
     ):
-        ordered = np.sort(values)  # those that are not numbers come last, and stay away
-        ax.step(ordered, fraction, line, where="post", color=plotting.COLOURS[colour], label=label)
+        ordered = np.sort(values)[[0, *range(count)]]  # those that are not numbers come last, and stay away
+        ax.step(ordered, np.append(0, fraction), line, where="post", color=plotting.COLOURS[colour], label=label)
     ax.axvline(plan.settings["members"], color="#888888", linewidth=0.8, label=f"M = {plan.settings['members']}")
     ax.set(xscale="log", xlabel="members M", ylabel="fraction of test points", ylim=(0, 1.03))
     ax.set_title(f"Theory: within δ with probability {1 - plan.settings['epsilon']:.4g}")

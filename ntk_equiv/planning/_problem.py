@@ -71,7 +71,7 @@ def prepared(
     y, y_test, classes, said = _labels(y, y_test, labels)
     notes += said
     if sizes.seed < 0:
-        raise refusal("seed", expected="0 or more", got=sizes.seed, fix="Any whole number will do.")
+        raise refusal("seed", expected="0 or more", got=sizes.seed, fix="Any whole number from 0 on will do.")
     rng = np.random.default_rng(sizes.seed)
     train, index, source, said = _split(len(x), None if x_test is None else len(x_test), sizes, rng)
     notes += said
@@ -106,7 +106,7 @@ def _checked(x: Any, y: Any, x_test: Any, y_test: Any) -> tuple[Any, ...]:
         if labels is not None and (labels.ndim not in (1, 2) or len(labels) != len(points)):
             fix = "One label for each point, [n], or one vector of numbers, [n, channels]."
             raise refusal(name, expected=f"labels of {len(points)} points", got=f"shape {labels.shape}", fix=fix)
-    if y_test is not None and (y_test.shape[1:] != y.shape[1:] or (y_test.dtype.kind in "f") != (y.dtype.kind in "f")):
+    if y_test is not None and (y_test.shape[1:] != y.shape[1:] or _sort(y_test) != _sort(y)):
         got = f"{y_test.dtype} of shape {y_test.shape} with y {y.dtype} of shape {y.shape}"
         raise refusal("y_test", expected="labels like those in y", got=got, fix="Write both in the same way.")
     return x, y, x_test, y_test
@@ -129,6 +129,11 @@ def _numbers(values: Any, name: str) -> np.ndarray:
             name, expected="finite numbers", got=got, fix="Leave these points out, or fill in what is missing."
         )
     return values
+
+
+def _sort(labels: np.ndarray) -> str:
+    """Whole numbers, other numbers, or names: those of one sort are never the classes of another."""
+    return {"f": "numbers", "U": "names"}.get(labels.dtype.kind, "whole numbers")
 
 
 def _points(x: np.ndarray, images: bool) -> np.ndarray:
@@ -163,15 +168,20 @@ def _labels(y: np.ndarray, y_test: np.ndarray | None, labels: str) -> tuple[Any,
         fix = "Classes are one whole number for each point, [n]; for several targets write floats."
         raise refusal("y", expected="classes of shape [n]", got=f"shape {y.shape} of {y.dtype}", fix=fix)
     names, place = np.unique(every, return_inverse=True)
-    if len(names) < 2 or (labels == "auto" and len(names) > MANY_CLASSES):
-        got = f"{len(names)} different whole numbers"
+    if len(names) < 2:
+        fix = "There is nothing to tell apart; quantities are written as floats, or need --labels regression."
+        raise refusal("y", expected="2 classes or more", got=f"only {names[0]}", fix=fix)
+    if labels == "auto" and len(names) > MANY_CLASSES:
+        got = f"{len(names)} different {'names' if y.dtype.kind == 'U' else 'whole numbers'}"
         fix = 'Pass labels="regression" (--labels regression) if they are quantities, or "classes" if they are not.'
         raise refusal("y", expected=f"2 to {MANY_CLASSES} classes", got=got, fix=fix)
     k = len(names)
     hot = np.eye(k)[place.reshape(-1)] - 1 / k
     said = f"Labels are {k} classes, one-hot and centred: 1 − 1/{k} for the class, −1/{k} for the others."
+    unseen = ", ".join(str(names[c]) for c in np.setdiff1d(place, place.reshape(-1)[: len(y)]))
+    notes = [said, *([f"No training point is of these classes of y_test: {unseen}."] if unseen else [])]
     found = (hot[: len(y)], None if y_test is None else hot[len(y) :])
-    return *found, tuple(str(name) for name in names), [said]
+    return *found, tuple(str(name) for name in names), notes
 
 
 def _split(n: int, m: int | None, sizes: Sizes, rng: np.random.Generator) -> tuple[Any, Any, str, list[str]]:

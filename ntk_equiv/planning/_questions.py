@@ -8,14 +8,12 @@
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv import bounds
-from ntk_equiv._check import real_number, refusal
 from ntk_equiv.infinite import InfiniteEnsemble
 from ntk_equiv.planning._problem import Problem
 from ntk_equiv.planning._records import Accuracy, Errors, Needed, OrbitCurve, Points
@@ -58,17 +56,10 @@ class Question:
         return float(self.ens.filter.learning_rate) * learned / entries  # type: ignore[attr-defined]
 
 
-def all_times(question: Question, times: np.ndarray | None, at: Any) -> np.ndarray:
+def all_times(question: Question, times: np.ndarray | None, at: float | None) -> np.ndarray:
     """The times that were asked for, or telling ones, with the time of the plan among them."""
     times = telling_times(question.rates) if times is None else times
-    if at is None:
-        return times
-    at = at if at in (np.inf, "inf") else real_number(at, "at")
-    if float(at) < 0:
-        raise refusal(
-            "at", expected="a training time, 0 or more", got=at, fix="Leave it out to have the best one taken."
-        )
-    return np.union1d(times, [float(at)])
+    return times if at is None else np.union1d(times, [at])
 
 
 def best_time(times: np.ndarray, test: Errors | None, members: int) -> float:

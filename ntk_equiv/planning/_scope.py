@@ -85,6 +85,7 @@ def cost_note(n: int, order: int, method: str, per_entry: int | None, /) -> str:
     entries = n * order * n if method == "reduced" else (order * n) ** 2
     each = "" if per_entry in (None, 1) else f" of {per_entry} numbers each"
     return (
-        f"Cost: {n} points under {order} elements are {order * n} augmented ones; {entries:.2g} kernel entries{each}, "
-        f"growing as the square of the points, and eigenvalue problems that grow as their cube (--max-points)."
+        f"Cost: {n} point{'s' * (n != 1)} under {order} elements are {order * n} augmented ones; {entries:.2g} "
+        f"kernel entries{each}, growing as the square of the points, and eigenvalue problems that grow as their "
+        "cube (--max-points)."
     )

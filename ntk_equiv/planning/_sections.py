@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ntk_equiv.planning._short import answers, place_of_time
-from ntk_equiv.planning._shown import number, whole
+from ntk_equiv.planning._shown import number, of_members, whole
 
 # Rows of the table of times; the others are in the figure and in the JSON file.
 TIMES = 12
@@ -73,7 +73,7 @@ def _errors(plan: Any) -> Section:
     rows = [tuple(number(c[row]) for c in columns.values()) for row in np.union1d(shown, [place_of_time(plan)])]
     lines = (
         "Mean squared errors over points and channels as theory predicts them: of the infinite ensemble, and expected "
-        f"of the mean of {members} members and of one network. Training points are those that were given.",
+        f"of the mean of {of_members(members)} and of one network. Training points are those that were given.",
     )
     return Section("Errors against training time", lines, tuple(columns), tuple(rows), "errors")
 
@@ -104,7 +104,7 @@ def _invariance(plan: Any) -> Section:
     points, members, order = plan.points, plan.settings["members"], plan.problem["order"]
     each = (points.orbit_one, points.orbit_many, points.bias)
     columns = {
-        "": ("one network", f"{members} members", "infinite ensemble"),
+        "": ("one network", of_members(members), "infinite ensemble"),
         "deviation, mean": tuple(number(values.mean()) for values in each),
         "deviation, worst": tuple(number(values.max()) for values in each),
     }

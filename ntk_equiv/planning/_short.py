@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ntk_equiv.planning._shown import number, whole
+from ntk_equiv.planning._shown import number, of_members, whole
 
 
 def answers(plan: Any, /) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ def _reason(plan: Any) -> str:
     if plan.test is None:
         return "the last time, for lack of test labels to choose it by"
     edge = {0: " (no earlier one was looked at)", len(plan.times) - 1: " (no later one was looked at)"}
-    error = f"the expected test error of {plan.settings['members']} members"
+    error = f"the expected test error of {of_members(plan.settings['members'])}"
     return f"the first time at which {error} is within 1 % of its least{edge.get(place_of_time(plan), '')}"
 
 
@@ -68,7 +68,7 @@ def _error(plan: Any) -> str:
     at, members, test = place_of_time(plan), plan.settings["members"], plan.test
     text = (
         f"a mean squared test error of {number(test.infinite[at])} for the infinite ensemble, expected "
-        f"{number(test.of(members)[at])} of {members} members and {number(test.of(1)[at])} of one network; always "
+        f"{number(test.of(members)[at])} of {of_members(members)} and {number(test.of(1)[at])} of one network; always "
         f"predicting the mean label has {number(plan.baseline)}."
     )
     if plan.accuracy is not None:

@@ -16,6 +16,15 @@ def number(value: Any, /) -> str:
     return ("∞" if value > 0 else "−∞") if math.isinf(value) else f"{value:.3g}"
 
 
+def of_members(count: int, /) -> str:
+    """An ensemble by its size.
+
+    >>> of_members(1), of_members(10)
+    ('1 member', '10 members')
+    """
+    return f"{count} member{'s' * (count != 1)}"
+
+
 def whole(value: Any, /) -> str:
     """A number of members; "none" where no number is enough.
 

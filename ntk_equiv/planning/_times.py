@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import real_number, refusal
 
 COUNT = 25
 LONGEST = 1e12  # of the shortest; modes that are slower are never learned
@@ -36,6 +36,26 @@ def named_times(times: Any, /) -> np.ndarray | None:
         fix = "Times start at 0, the untrained ensemble, and may end at inf."
         raise refusal("times", expected="one or more numbers, none negative", got=repr(times), fix=fix)
     return found
+
+
+def named_time(at: Any, /) -> float | None:
+    """One time, for which something is told; None stays.
+
+    Raises:
+        ValueError: something that is not a time.
+
+    Example:
+        >>> from ntk_equiv.planning._times import named_time
+        >>> named_time("inf"), named_time(3)
+        (inf, 3.0)
+    """
+    if at is None:
+        return None
+    at = at if at in (np.inf, "inf") else real_number(at, "at")
+    if float(at) < 0:
+        fix = "Leave it out to have the best one taken."
+        raise refusal("at", expected="a training time, 0 or more", got=at, fix=fix)
+    return float(at)
 
 
 def telling_times(rates: Any, /) -> np.ndarray:

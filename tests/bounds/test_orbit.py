@@ -98,6 +98,7 @@ def test_probabilities_quantiles_and_sizes(vector, key):
     quantile = found.quantile(25, 0.1, key=key)
     assert (np.mean(sizes / 5 > quantile.upper, axis=0) <= 0.1 + error).all()
     assert (np.mean(sizes / 5 > quantile.lower, axis=0) >= 0.1 - error).all()
+    assert found.members(1e300, 0.1, samples=200).upper.tolist() == [1] * len(found.mean)  # whose square is infinite
     members = found.members(0.05, 0.1, key=key)
     assert members.value.dtype == np.int64
     assert (np.mean(sizes / np.sqrt(members.upper) > 0.05, axis=0) <= 0.1 + error).all()

@@ -85,6 +85,7 @@ def test_rotations_by_interpolation_say_that_they_are_not_exact():
     ("name", "group", "shape", "advice"),
     [
         ("matrix", "C4", (5,), "C5 with permutation"),
+        ("matrix", "O", (2,), "C4 with matrix, D4 with matrix, C2 with matrix, S2 with matrix"),
         ("rot90", "C4", (8,), "With this group, these fit: matrix, permutation, regular"),
         ("rot90", "C8", (6, 6, 1), "rotate"),
         ("rot90", "C4", (4, 6, 1), "With this group, these fit: rotate, translations"),
@@ -98,6 +99,8 @@ def test_a_group_that_does_not_fit_is_refused_with_what_would(name, group, shape
         planning.named_action(name, planning.named_group(group), shape)
     assert advice in str(caught.value)
     assert caught.value.argument == "action"
+    proposed = str(caught.value).rpartition("fit")[2].strip(": .").split(", ")
+    assert len(set(proposed)) == len(proposed)
 
 
 @pytest.mark.parametrize("name", ["rot91", "rot90:1", "rotate:2", "matrix+matrix", "rot90+rot90", "", "rot90+"])

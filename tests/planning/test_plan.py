@@ -230,7 +230,8 @@ def test_the_figure_shows_the_numbers_of_the_plan(found):
     np.testing.assert_array_equal(curves["test points, infinite"].get_ydata(), found.test.infinite)
     np.testing.assert_array_equal(curves["test points, 7 members"].get_ydata(), found.test.of(7))
     np.testing.assert_array_equal(orbits.lines[0].get_ydata(), found.orbit.worst)
-    np.testing.assert_array_equal(points.lines[0].get_xdata(), np.sort(found.points.orbit_members))
+    np.testing.assert_array_equal(points.lines[0].get_xdata()[1:], np.sort(found.points.orbit_members))
+    np.testing.assert_allclose(points.lines[0].get_ydata(), [0, 1 / 3, 2 / 3, 1])  # a single point is seen, too
     with pytest.raises(ValueError, match="`panel` must be one of 'errors', 'orbits', 'points'"):
         found.figure("pie")
 
@@ -246,16 +247,19 @@ def test_the_figure_shows_the_numbers_of_the_plan(found):
         ({"arch": 3}, "`arch` must be a network"),
         ({"times": "soon"}, "`times` must be"),
         ({"delta": 0.0}, "`delta` must be positive"),
+        ({"delta": 1e300}, "`delta` must be positive, and at most 1e\\+150, got 1e\\+300"),
         ({"epsilon": 1.0}, "`epsilon` must be between 0 and 1"),
         ({"members": 0}, "`members` must be a positive integer"),
         ({"reduction": "max"}, "`reduction` must be one of"),
         ({"learning_rate": -1.0}, "`learning_rate` must be"),
         ({"dtype": "float16"}, "`dtype` must be one of"),
         ({"at": -1.0}, "`at` must be a training time"),
+        ({"at": float("nan")}, "`at` must be one finite"),
     ],
 )
-def test_bad_settings_are_refused(wrong, complaint):
+def test_bad_settings_are_refused_before_anything_is_computed(wrong, complaint, monkeypatch):
     x, y, x_test, y_test = VECTORS
+    monkeypatch.setattr(planning._compute, "augment", None)
     with pytest.raises((ValueError, TypeError), match=complaint):
         planning.plan(x, y, x_test=x_test, y_test=y_test, **{**SETTINGS, **wrong})
 

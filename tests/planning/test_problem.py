@@ -52,6 +52,13 @@ def test_whole_numbers_and_text_are_classes(y):
     assert found.y[:2].tolist() == [[0.5, -0.5], [-0.5, 0.5]]
     assert found.y_test.tolist() == [[-0.5, 0.5]]
     assert "2 classes" in found.notes[0]
+    assert not any("No training point" in note for note in found.notes)
+
+
+def test_classes_that_only_test_points_have_are_told():
+    found = problem(y=np.array(["cat", "dog"] * 5), x_test=X[:2], y_test=np.array(["dog", "emu"]))
+    assert found.classes == ("cat", "dog", "emu")
+    assert found.notes[1] == "No training point is of these classes of y_test: emu."
 
 
 def test_whole_numbers_are_quantities_if_that_is_said():
@@ -79,7 +86,8 @@ def test_images_get_their_channel_and_bytes_are_scaled():
         ({"y": Y[:4]}, "`y` must be labels of 10 points"),
         ({"y": np.zeros((10, 2, 2))}, "`y` must be labels of 10 points"),
         ({"y": np.zeros((10, 2), int)}, r"`y` must be classes of shape \[n\]"),
-        ({"y": np.zeros(10, int)}, "`y` must be 2 to 100 classes, got 1"),
+        ({"y": np.zeros(10, int)}, "`y` must be 2 classes or more, got only 0"),
+        ({"y": np.full(10, "cat")}, "`y` must be 2 classes or more, got only cat"),
         ({"x": np.zeros((200, 2)), "y": np.arange(200)}, "`y` must be 2 to 100 classes, got 200"),
         ({"y": np.array(["a", "b"] * 5), "labels": "regression"}, "`labels` must be classes"),
         ({"labels": "both"}, "`labels` must be one of"),
@@ -89,6 +97,7 @@ def test_images_get_their_channel_and_bytes_are_scaled():
         ({"sizes": Sizes(0.5, 10, 10, -1)}, "`seed` must be 0 or more"),
         ({"x_test": X, "y_test": Y[:3]}, "`y_test` must be labels of 10 points"),
         ({"x_test": X, "y_test": np.arange(10)}, "`y_test` must be labels like those in y"),
+        ({"y": np.arange(10), "x_test": X, "y_test": np.array(list("abababab01"))}, "`y_test` must be labels like"),
         ({"sizes": Sizes(1.5, 10, 10, 0)}, "`holdout` must be between 0 and 1"),
         ({"sizes": Sizes(0.5, 0, 10, 0)}, "`max_points` must be a positive integer"),
     ],
