@@ -69,3 +69,17 @@ def test_hermite_polynomials_of_high_degree_do_not_cancel():
     expected = scipy.special.eval_hermitenorm(degree, u) / math.sqrt(math.factorial(degree))
     assert_close(apply_fn((), jnp.asarray(u)), expected, {"float64": 1e-12})
     assert not kernel_fn.certificate.nonnegative
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        stax.Elementwise(None, lambda k, q1, q2: np.float64(2.0) * k),
+        stax.ElementwiseNumerical(lambda x: np.sqrt(2.0) * x, 2),
+    ],
+)
+def test_constants_of_double_precision_leave_kernels_in_single(activation):
+    x = jnp.asarray(X, jnp.float32)
+    kernel = stax.serial(stax.Dense(1), activation, stax.Dense(1)).kernel_fn(x)
+    assert kernel.nngp.dtype == kernel.ntk.dtype == jnp.float32
+    assert_close(kernel.ntk, 2 * x @ x.T, {"float32": 1e-5})
