@@ -137,13 +137,15 @@ def width_scaling(
     if positive_integer(samples, "samples") < 2:
         raise refusal("samples", expected="at least 2", got=samples, fix="One network has no standard error.")
     networks = [build(width) for width in chosen]
+    limits: tuple = (kernel_fn,)
     if kernel_fn is None:
         if len(networks[0]) < 3:
             fix = "Let `build` return a stax triple, or pass the kernels."
             raise refusal("kernel_fn", expected="the kernels at infinite width", got="nothing", fix=fix)
-        kernel_fn = networks[0][2]
-        _check_same(*(gram(network[2], x1, x2, ("nngp", "ntk")) for network in (networks[0], networks[-1])))
-    limit = gram(kernel_fn, x1, x2, ("nngp", "ntk"))
+        limits = networks[0][2], networks[-1][2]
+    limit, *others = (gram(one, x1, x2, ("nngp", "ntk")) for one in limits)
+    for other in others:
+        _check_same(limit, other)
     estimates = tuple(
         monte_carlo_kernel_fn(network[0], network[1], one, samples).estimate(x1, x2, progress=progress)
         for network, one in zip(networks, jax.random.split(key, len(chosen)), strict=True)

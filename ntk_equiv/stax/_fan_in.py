@@ -207,7 +207,7 @@ def _multiplied(xs: Any) -> Array:
 
 def _common_shape(shapes: Any) -> tuple[int, ...]:
     """The shape of all branches of a finite network."""
-    _check_several(tuple(shapes) if isinstance(shapes[0], tuple | list) else None, "a fan-in")
+    _check_several(tuple(shapes) if isinstance(shapes[0], tuple | list) else None, "FanInSum` or `FanInProd")
     if any(tuple(shape) != tuple(shapes[0]) for shape in shapes):
         fix = "Give the last layers of all branches the same width, strides and padding."
         raise refusal("layers", expected="branches of equal shape", got=f"shapes {shapes}", fix=fix)

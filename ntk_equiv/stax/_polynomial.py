@@ -136,8 +136,8 @@ def Hermite(degree: int) -> Network:
     """
     degree = _degree(degree)
     coef = np.polynomial.hermite_e.herme2poly([0.0] * degree + [1.0]) / math.sqrt(math.factorial(degree))
-    rule = UnitHermite(tuple(coef.tolist()))
-    return without_parameters(lambda shape: shape, lambda x: _unit_hermite(degree, x), rule)
+    limit = UnitHermite(tuple(coef.tolist()))
+    return without_parameters(lambda shape: shape, lambda x: _unit_hermite(degree, x), limit)
 
 
 def _degree(degree: Any) -> int:
