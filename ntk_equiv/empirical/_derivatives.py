@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ntk_equiv._check import refusal
 from ntk_equiv.empirical._network import sample_outputs
 from ntk_equiv.empirical._plan import Plan
 from ntk_equiv.empirical._sites import probed, program_of, zeros
@@ -76,11 +77,15 @@ def contracted(left: dict[str, Any], right: dict[str, Any], apart: bool) -> Any:
     end = "cd" if apart else ""
     c, d = "cd" if apart else "cc"
     total: Any = 0
+    if len(left["explicit"]) != len(right["explicit"]):
+        fix = 'Choose method="jacobian" or "products", or samples of one shape.'
+        got = "samples of other shapes, for which other factors are the cheapest"
+        raise refusal("x2", expected="samples like those of `x1`", got=got, fix=fix)
     for j, k in zip(left["explicit"], right["explicit"], strict=True):
         total = total + product(f"ai{c}p,bj{d}p->abij{end}", j, k)
     for (a, dy), (b, dz) in zip(left["factors"], right["factors"], strict=True):
         inputs = product("ask,btk->abst", a, b)
-        if inputs.shape[-1] == 1:
+        if inputs.shape[2:] == (1, 1):
             outer = product(f"ai{c}o,bj{d}o->abij{end}", dy[:, :, :, 0], dz[:, :, :, 0])
             total = total + inputs.reshape(inputs.shape[:2] + (1,) * (outer.ndim - 2)) * outer
         else:

@@ -36,7 +36,7 @@ class KernelEstimate:
     Attributes:
         nngp: the estimate of 𝒦; None if it was not asked for.
         ntk: that of Θ; likewise.
-        nngp_error: the standard error of each entry of `nngp`.
+        nngp_error: the standard error of each entry of `nngp`; NaN if there is only one network.
         ntk_error: that of `ntk`.
         samples: how many networks were drawn.
     """
@@ -93,7 +93,8 @@ class MonteCarloKernelFn:
             part = keys[start : start + size]
             total = _merged(total, (*_moments(self, part, x1, x2, names), len(part)))
         mean, squares, count = total
-        error = jax.tree.map(lambda s: jnp.sqrt(s / count / max(count - 1, 1)), squares)
+        # One network says nothing about the spread of many.
+        error = jax.tree.map(lambda s: jnp.sqrt(s / count / (count - 1)) if count > 1 else s * jnp.nan, squares)
         found = {f"{name}{end}": getattr(k, name) for end, k in (("", mean), ("_error", error)) for name in names}
         blank = dict.fromkeys(("nngp", "ntk", "nngp_error", "ntk_error"))
         return KernelEstimate(**{**blank, **found}, samples=self.samples)
@@ -186,9 +187,13 @@ def parameters(init: Callable, key: jax.Array, x: Inputs) -> Any:
     shape = (-1, *jax.tree.leaves(x)[0].shape[1:])
     try:
         found = init(key, shape)
-    except Exception:  # an init of the other convention fails on a shape in its own way
-        return init(key, x)
-    is_shape = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], tuple)
+    except Exception as error:  # an init of the other convention fails on a shape in its own way
+        try:
+            return init(key, x)
+        except Exception as other:
+            # What one of our layers has to say about a shape is the better answer.
+            raise error if hasattr(error, "argument") else other from None
+    is_shape = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], tuple) and bool(found[0])
     if is_shape and all(isinstance(size, int) for size in found[0]):
         return found[1]
     return init(key, x)

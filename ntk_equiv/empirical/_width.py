@@ -118,6 +118,10 @@ def width_scaling(
         kernel_fn: the kernels at infinite width, if `build` does not return them.
         progress: whether to show a progress bar for each width.
 
+    Raises:
+        ValueError: there are fewer than two widths or networks for each, or the kernels that `build` returns depend on
+            the width, as in standard parameterization without `s`.
+
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from ntk_equiv import empirical, stax
@@ -130,13 +134,18 @@ def width_scaling(
     chosen = tuple(sorted({positive_integer(width, "widths") for width in widths}))
     if len(chosen) < 2:
         raise refusal("widths", expected="at least two widths", got=chosen, fix="One cannot show how errors scale.")
+    if positive_integer(samples, "samples") < 2:
+        raise refusal("samples", expected="at least 2", got=samples, fix="One network has no standard error.")
     networks = [build(width) for width in chosen]
+    limits: tuple = (kernel_fn,)
     if kernel_fn is None:
         if len(networks[0]) < 3:
             fix = "Let `build` return a stax triple, or pass the kernels."
             raise refusal("kernel_fn", expected="the kernels at infinite width", got="nothing", fix=fix)
-        kernel_fn = networks[0][2]
-    limit = gram(kernel_fn, x1, x2, ("nngp", "ntk"))
+        limits = networks[0][2], networks[-1][2]
+    limit, *others = (gram(one, x1, x2, ("nngp", "ntk")) for one in limits)
+    for other in others:
+        _check_same(limit, other)
     estimates = tuple(
         monte_carlo_kernel_fn(network[0], network[1], one, samples).estimate(x1, x2, progress=progress)
         for network, one in zip(networks, jax.random.split(key, len(chosen)), strict=True)
@@ -148,3 +157,16 @@ def width_scaling(
         return fitted_correction(away, {N: np.asarray(getattr(one, f"{name}_error")) for N, one in found.items()})
 
     return WidthScaling(chosen, estimates, correction("nngp"), correction("ntk"))
+
+
+def _check_same(narrow: Any, wide: Any) -> None:
+    """Refuse kernels at infinite width that are not the same for all finite widths: there is no common limit."""
+    for name in ("nngp", "ntk"):
+        one, other = (np.asarray(getattr(kernel, name)) for kernel in (narrow, wide))
+        if not np.allclose(one, other, rtol=1e-4, atol=1e-4 * np.abs(other).max(initial=0)):
+            raise refusal(
+                "build",
+                expected="networks with the same kernels at infinite width",
+                got=f"another {name} at the largest width than at the smallest",
+                fix='In standard parameterization scale widths by `s`; or use parameterization="ntk".',
+            )

@@ -19,6 +19,9 @@ from ntk_equiv.stax._state import Pairs, Points, merge_needs
 class Serial(Rule):
     """Layers one after another."""
 
+    takes_branches = True
+    makes_branches = True
+
     rules: tuple[Rule, ...]
 
     @property
@@ -30,6 +33,10 @@ class Serial(Rule):
         """What each layer must be given, first to last, then what the last must deliver."""
         needs = [need]
         for layer in reversed(self.rules):
+            if isinstance(needs[-1], tuple) and not layer.makes_branches:
+                fix = "Put `FanOut` right before `parallel`."
+                got = f"one output, of {type(layer).__name__}, for several branches"
+                raise refusal("layers", expected="such that branches are made before they are used", got=got, fix=fix)
             needs.append(layer.need(needs[-1]))
         return needs[::-1]
 
@@ -42,6 +49,10 @@ class Serial(Rule):
     def points(self, points: Any, need: Any) -> tuple[Any, Trace]:
         traces = []
         for layer, wanted in zip(self.rules, self.needs(need)[1:], strict=True):
+            if isinstance(points, tuple) and not layer.takes_branches:
+                fix = "After `FanOut` put one layer for each branch into `parallel`, or join them by a fan-in."
+                got = f"{len(points)} branches before {type(layer).__name__}"
+                raise refusal("layers", expected="such that each layer has one input", got=got, fix=fix)
             points, trace = layer.points(points, wanted)
             points = fitted(points, wanted)
             traces.append(trace)
@@ -56,6 +67,9 @@ class Serial(Rule):
 @rule
 class Parallel(Rule):
     """Layers side by side, each with its own part of a tuple."""
+
+    takes_branches = True
+    makes_branches = True
 
     rules: tuple[Rule, ...]
 
@@ -87,6 +101,8 @@ class Parallel(Rule):
 class Copies(Rule):
     """One input to several branches."""
 
+    makes_branches = True
+
     count: int = static()
 
     @property
@@ -107,6 +123,9 @@ class Copies(Rule):
 @rule
 class Unchanged(Rule):
     """What comes in goes out."""
+
+    takes_branches = True
+    makes_branches = True
 
     @property
     def certificate(self) -> Certificate:
@@ -161,7 +180,10 @@ def parallel(*layers: Network) -> Network:
     rules = rules_of(layers)
 
     def init(key: jax.Array, shapes: Any) -> tuple:
-        keys = jax.random.split(key, len(layers))
+        if not isinstance(shapes[0], tuple | list):
+            fix = "Put `FanOut` right before `parallel`."
+            raise refusal("input_shape", expected="one shape for each branch", got=shapes, fix=fix)
+        keys, shapes = jax.random.split(key, len(layers)), _branches(tuple(shapes), len(layers))
         results = [layer[0](k, shape) for layer, k, shape in zip(layers, keys, shapes, strict=True)]
         return [shape for shape, _ in results], [params for _, params in results]
 

@@ -96,9 +96,10 @@ def Dropout(rate: Scalar, mode: str = "train") -> Network:
     """Random zeros: each entry is kept with probability `rate` and divided by it.
 
     The kernels are those of a network whose masks are drawn anew for each sample. The covariance of different samples
-    is not changed; variances are divided by `rate`. Inputs that agree up to rounding count as one sample, wherever in
-    `x1` and `x2` they stand. (neural-tangents goes by position: it changes the diagonal if `x1` and `x2` are the same
-    array, and nothing else. The finite network draws a mask for each row, so repeated rows have different masks there.)
+    is not changed; variances are divided by `rate`. Inputs that inner products cannot tell apart, closer than about
+    8e-8 of their norm in float64 and 2e-3 in float32, count as one sample, wherever in `x1` and `x2` they stand.
+    (neural-tangents goes by position: it changes the diagonal if `x1` and `x2` are the same array, and nothing else.
+    The finite network draws a mask for each row, so repeated rows have different masks there.)
 
     In mode "train" `apply_fn` wants a key, `apply_fn(params, x, rng=key)`, which `serial` and `parallel` split among
     their layers. What follows is not Gaussian: the next activation comes after the next layer with weights.

@@ -35,7 +35,7 @@ class GivenDual(DualActivation):
     def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
         expectation = self.expectation()
         if self.d_nngp_fn is not None:
-            derivative = jnp.vectorize(self.d_nngp_fn)(k, left["q"], right["q"])
+            derivative = _in_kind(self.d_nngp_fn)(k, left["q"], right["q"])
             return expectation(k, left["q"], right["q"]), derivative
         return jax.jvp(lambda k: expectation(k, left["q"], right["q"]), (k,), (jnp.ones_like(k),))
 
@@ -44,7 +44,7 @@ class GivenDual(DualActivation):
         if self.nngp_fn is None:
             fix = "Pass `nngp_fn`, or use `ElementwiseNumerical`."
             raise refusal("network", expected="one with kernels", got="`Elementwise` without `nngp_fn`", fix=fix)
-        return jnp.vectorize(self.nngp_fn)
+        return _in_kind(self.nngp_fn)
 
 
 def Elementwise(
@@ -81,6 +81,11 @@ def Elementwise(
         if function is not None:
             _check_scalar(function, argument)
     return without_parameters(lambda shape: shape, _applied(fn), GivenDual(nngp_fn, d_nngp_fn))
+
+
+def _in_kind(function: Callable) -> Callable:
+    """`function`, entry by entry, with results of the dtype of its first argument, whatever constants it contains."""
+    return lambda k, q1, q2: jnp.asarray(jnp.vectorize(function)(k, q1, q2)).astype(k.dtype)
 
 
 def _applied(fn: Callable | None) -> Callable:

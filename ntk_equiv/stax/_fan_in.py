@@ -28,6 +28,8 @@ from ntk_equiv.stax._state import VARIANCE, Pairs, Points
 class FanIn(Rule):
     """What all of them have in common."""
 
+    takes_branches = True
+
     @property
     def certificate(self) -> Certificate:
         """Sums, products and averages of power series with non-negative coefficients are such series."""
@@ -150,7 +152,7 @@ def FanInSum() -> Network:
         >>> print(*residual.kernel_fn(jnp.ones((1, 3))))
         [[2.]] [[1.]]
     """
-    return without_parameters(lambda shapes: shapes[0], lambda xs: sum(xs[1:], xs[0]), Sum())
+    return without_parameters(_common_shape, lambda xs: sum(xs[1:], xs[0]), Sum())
 
 
 def FanInProd() -> Network:
@@ -165,7 +167,7 @@ def FanInProd() -> Network:
         >>> print(*gated.kernel_fn(jnp.full((1, 3), 2.0)))  # 4 · 4, and twice that
         [[16.]] [[32.]]
     """
-    return without_parameters(lambda shapes: shapes[0], _multiplied, Product())
+    return without_parameters(_common_shape, _multiplied, Product())
 
 
 def FanInConcat(axis: int = -1) -> Network:
@@ -203,9 +205,23 @@ def _multiplied(xs: Any) -> Array:
     return product
 
 
+def _common_shape(shapes: Any) -> tuple[int, ...]:
+    """The shape of all branches of a finite network."""
+    _check_several(tuple(shapes) if isinstance(shapes[0], tuple | list) else None, "FanInSum` or `FanInProd")
+    if any(tuple(shape) != tuple(shapes[0]) for shape in shapes):
+        fix = "Give the last layers of all branches the same width, strides and padding."
+        raise refusal("layers", expected="branches of equal shape", got=f"shapes {shapes}", fix=fix)
+    return tuple(shapes[0])
+
+
 def _joined_shape(shapes: Any, axis: int) -> tuple[int, ...]:
+    """The shape of branches of a finite network that are joined along an axis."""
+    _check_several(tuple(shapes) if isinstance(shapes[0], tuple | list) else None, "FanInConcat")
     joined = list(shapes[0])
-    joined[axis] = sum(shape[axis] for shape in shapes)
+    place = Joined(axis).spatial(len(joined) - 2)
+    place = len(joined) - 1 if place is None else place + 1
+    _common_shape([(*shape[:place], *shape[place + 1 :]) for shape in shapes])
+    joined[place] = sum(shape[place] for shape in shapes)
     return tuple(joined)
 
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ntk_equiv._check import floating, one_of, refusal
+from ntk_equiv._check import floating, one_of, positive_integer, refusal
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, Get, Inputs, Kernel
 from ntk_equiv.stax._arc import SNAP, snapped
@@ -129,7 +129,7 @@ class KernelFn:
             >>> print(kernel_fn.of_features(3).radial(jnp.ones(1), jnp.ones(1), jnp.ones(1), "ntk"))
             [3.]
         """
-        return replace(self, features=features)
+        return replace(self, features=positive_integer(features, "features"))
 
 
 def nodes_of(x: Inputs) -> Array:

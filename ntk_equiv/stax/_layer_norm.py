@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv._typing import Array, Scalar
@@ -93,7 +94,7 @@ def LayerNorm(
     check_axes(batch_axis, channel_axis)
     if is_concrete(eps) and not eps >= 0:
         raise refusal("eps", expected="zero or a positive number", got=eps, fix="Leave it out to have 1e-12.")
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = (int(axis),) if isinstance(axis, int | np.integer) else tuple(axis)
 
     def apply(x: Array) -> Array:
         together = normalized_axes(axes, x.ndim)

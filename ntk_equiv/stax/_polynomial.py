@@ -5,7 +5,10 @@ In the orthonormal Hermite polynomials of a Gaussian of variance q, φ has the c
     E[φφ]   = Σ_l r_l(q) r_l(q') k^l,            r_l(q) = Σ_i c_{l+2i} (l + 2i)! / (2^i i! √l!) q^i
     E[φ'φ'] = Σ_l l r_l(q) r_l(q') k^(l−1)
 
-with no division by norms, so that nothing is singular at zero or coincident inputs.
+with no division by norms, so that nothing is singular at zero or coincident inputs. For Hermite polynomials of high
+degree the terms of r_l cancel; φ = He_n / √n! has in closed form
+
+    r_l(q) = √(n!/l!) / (2^i i!) (q − 1)^i,      i = (n − l)/2
 """
 
 import math
@@ -65,6 +68,17 @@ class PowerSum(DualActivation):
         return _horner(products, k), _horner([order * p for order, p in enumerate(products)][1:], k)
 
 
+@rule
+class UnitHermite(PowerSum):
+    """He_n / √n!, without the cancellation of its powers."""
+
+    def coordinate(self, order: int, q: Array) -> Array:
+        degree = len(self.coef) - 1
+        i = (degree - order) // 2
+        root = math.sqrt(math.factorial(degree) // math.factorial(order))
+        return root / (2**i * math.factorial(i)) * (q - 1) ** i
+
+
 def Polynomial(coef: Sequence[float]) -> Network:
     """Polynomial `coef[0] + coef[1] * x + coef[2] * x**2 + ...`.
 
@@ -121,8 +135,9 @@ def Hermite(degree: int) -> Network:
          [0.512 1.   ]]
     """
     degree = _degree(degree)
-    coef = np.polynomial.hermite_e.herme2poly([0.0] * degree + [1.0])
-    return Polynomial((coef / math.sqrt(math.factorial(degree))).tolist())
+    coef = np.polynomial.hermite_e.herme2poly([0.0] * degree + [1.0]) / math.sqrt(math.factorial(degree))
+    limit = UnitHermite(tuple(coef.tolist()))
+    return without_parameters(lambda shape: shape, lambda x: _unit_hermite(degree, x), limit)
 
 
 def _degree(degree: Any) -> int:
@@ -135,6 +150,14 @@ def _degree(degree: Any) -> int:
             fix="Moments of higher powers are too large for floating-point numbers.",
         )
     return int(degree)
+
+
+def _unit_hermite(degree: int, x: Array) -> Array:
+    """He_n(x) / √n! by √(n + 1) h_{n+1} = x h_n − √n h_{n−1}."""
+    before, value = jnp.zeros_like(x), jnp.ones_like(x)
+    for n in range(degree):
+        before, value = value, (x * value - math.sqrt(n) * before) / math.sqrt(n + 1)
+    return value
 
 
 def _horner(coef: Any, x: Array) -> Array:

@@ -44,7 +44,8 @@ class Quadrature(DualActivation):
         root = safe_sqrt(q)
         total = jnp.zeros_like(q)
         for x, w in zip(nodes.tolist(), weights.tolist(), strict=True):
-            total = total + w / math.sqrt(math.pi) * jnp.square(self.function(math.sqrt(2) * x * root))
+            value = jnp.asarray(self.function(math.sqrt(2) * x * root), q.dtype)
+            total = total + w / math.sqrt(math.pi) * jnp.square(value)
         return total
 
     def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
@@ -56,8 +57,9 @@ class Quadrature(DualActivation):
             x, y = nodes[i // self.degree], nodes[i % self.degree]
             weight = weights[i // self.degree] * weights[i % self.degree] / jnp.pi
             u, v = left["root"] * (alpha * x + beta * y), right["root"] * (alpha * x - beta * y)
-            nngp = total[0] + weight * self.function(u) * self.function(v)
-            return (nngp, total[1] + weight * self.derivative(u) * self.derivative(v)), None
+            # Constants of double precision in a function would not stay what the sum began with.
+            value, slope = (jnp.asarray(f(u) * f(v), k.dtype) for f in (self.function, self.derivative))
+            return (total[0] + weight * value, total[1] + weight * slope), None
 
         zero = jnp.zeros_like(k)
         return jax.lax.scan(add_node, (zero, zero), jnp.arange(self.degree**2))[0]

@@ -45,6 +45,10 @@ def rule(cls: type[T]) -> type[T]:
 class Rule:
     """One layer's action on kernels. Subclasses define `pairs`, and the rest where the default does not fit."""
 
+    # Whether what comes in, and what goes out, may be several branches.
+    takes_branches = False
+    makes_branches = False
+
     @property
     def certificate(self) -> Certificate:
         """What is known about the kernel as a function of its inputs."""

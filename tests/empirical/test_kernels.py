@@ -210,6 +210,20 @@ def test_edges():
     assert_close(nothing(x).nngp, 4 * np.asarray(x) @ np.asarray(x).T / 3)
 
 
+def test_samples_of_other_shapes():
+    """A network that averages over positions takes any number of them, also one on the other side."""
+    params = {"W": arrays(16, 16), "V": arrays(16, 1)}
+
+    def averaged(params, x):
+        return jnp.mean(jnp.tanh(x @ params["W"]), 1) @ params["V"]
+
+    x1, x2 = arrays(2, 2, 16), arrays(2, 1, 16)
+    expected = empirical_kernel_fn(averaged, params, method="jacobian")(x1, x2, "ntk")
+    assert_close(empirical_kernel_fn(averaged, params, method="structured")(x1, x2, "ntk"), expected)
+    with pytest.raises(ValueError, match="`x2` must be samples like those of `x1`"):
+        empirical_kernel_fn(averaged, params, method="structured")(arrays(2, 9, 16), x2, "ntk")
+
+
 def test_refusals():
     network, params, x, _ = NETWORKS["transposed"]
     with pytest.raises(ValueError, match=r"`params` must be such that .* can be evaluated, got KeyError"):

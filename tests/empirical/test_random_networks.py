@@ -56,6 +56,9 @@ def test_either_kind_of_init_will_do(each):
     constant = monte_carlo_kernel_fn(lambda key, x: jnp.ones((2, 1)), lambda w, x: x @ w, KEY, 2).estimate(X)
     assert_close(constant.ntk, X @ X.T)
     assert not np.asarray(constant.ntk_error).any()
+    nested = monte_carlo_kernel_fn(lambda key, x: ((), jnp.ones((2, 1))), lambda w, x: x @ w[1], KEY, 1).estimate(X)
+    assert_close(nested.ntk, X @ X.T)
+    assert np.isnan(nested.ntk_error).all()  # one network has no spread
 
 
 def test_refusals():
@@ -67,6 +70,14 @@ def test_refusals():
         width_scaling(build, (4, 4), X, key=KEY, samples=2)
     with pytest.raises(ValueError, match="`kernel_fn` must be the kernels at infinite width"):
         width_scaling(lambda width: build(width)[:2], (4, 8), X, key=KEY, samples=2)
+    with pytest.raises(ValueError, match="`samples` must be at least 2, got 1"):
+        width_scaling(build, (4, 8), X, key=KEY, samples=1)
+    standard = {"parameterization": "standard"}
+    with pytest.raises(ValueError, match=r"`build` must be networks with the same kernels .* got another ntk"):
+        width_scaling(lambda N: stax.serial(*[stax.Dense(N, **standard)] * 2), (4, 8), X, key=KEY, samples=2)
+    init_fn, apply_fn, _ = stax.Conv(4, (3,))
+    with pytest.raises(ValueError, match=r"`x` must be .* 1 spatial axes, channels"):
+        monte_carlo_kernel_fn(init_fn, apply_fn, KEY, 2)(X)
 
 
 def test_kernels_approach_their_limit_as_one_over_width():

@@ -1,9 +1,12 @@
 """Kernels of smooth activations are Gaussian expectations of the functions that finite networks apply."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
 from ntk_equiv import stax
 from tests.architectures import arcsine_dual
@@ -52,3 +55,31 @@ def test_other_expectations_would_be_noticed():
     kernel = stax.serial(stax.Dense(1, 2**0.5), stax.Hermite(5)).kernel_fn(jnp.asarray(X), None, "nngp")
     with pytest.raises(AssertionError):
         assert_close(kernel, np.einsum("aw,bw,w->ab", values, values, P), {"float64": 1e-3})
+
+
+def test_hermite_polynomials_of_high_degree_do_not_cancel():
+    """At variance 1 the kernel is the cosine to that power, also in single precision; functions are those of SciPy."""
+    degree = 60
+    _, apply_fn, kernel_fn = stax.Hermite(degree)
+    x = jnp.array([[1.0, 1.0], [1.4, 0.2], [-1.0, 1.0]], jnp.float32)
+    kernel = stax.serial(stax.Dense(1), stax.Hermite(degree)).kernel_fn(x, None, "nngp")
+    cosines = np.asarray(x, float) @ np.asarray(x, float).T / 2
+    assert_close(kernel, jnp.asarray(cosines**degree, jnp.float32), {"float32": 1e-4})
+    u = np.array([[-2.0, 0.3, 6.0]])
+    expected = scipy.special.eval_hermitenorm(degree, u) / math.sqrt(math.factorial(degree))
+    assert_close(apply_fn((), jnp.asarray(u)), expected, {"float64": 1e-12})
+    assert not kernel_fn.certificate.nonnegative
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        stax.Elementwise(None, lambda k, q1, q2: np.float64(2.0) * k),
+        stax.ElementwiseNumerical(lambda x: np.sqrt(2.0) * x, 2),
+    ],
+)
+def test_constants_of_double_precision_leave_kernels_in_single(activation):
+    x = jnp.asarray(X, jnp.float32)
+    kernel = stax.serial(stax.Dense(1), activation, stax.Dense(1)).kernel_fn(x)
+    assert kernel.nngp.dtype == kernel.ntk.dtype == jnp.float32
+    assert_close(kernel.ntk, 2 * x @ x.T, {"float32": 1e-5})

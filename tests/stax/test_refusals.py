@@ -40,7 +40,33 @@ def beside(fan_in, *branches, x=X, after=None):
     return stax.serial(first, stax.FanOut(2), stax.parallel(*branches), fan_in, *end)[2](x)
 
 
+def shape_of(*layers):
+    """The shape of the outputs of the finite network."""
+    return stax.serial(*layers).init_fn(KEY, (-1, 3))[0]
+
+
+BRANCHES = stax.parallel(stax.Dense(3), stax.Dense(5))
 WRONG_VALUES = {
+    "branches that nobody made": (
+        lambda: stax.serial(stax.Dense(3), BRANCHES, stax.FanInSum())[2](X),
+        r"`layers` must be such that branches are made .* got one output, of Affine",
+    ),
+    "one layer for several branches": (
+        lambda: stax.serial(stax.Dense(3), stax.FanOut(2), stax.Relu(), stax.FanInSum())[2](X),
+        r"`layers` must be such that each layer has one input, got 2 branches before PiecewiseLinear",
+    ),
+    "sum of other widths": (
+        lambda: shape_of(stax.FanOut(2), BRANCHES, stax.FanInSum()),
+        r"`layers` must be branches of equal shape, got shapes \[\(-1, 3\), \(-1, 5\)\]",
+    ),
+    "finite sum of one": (lambda: shape_of(stax.FanInSum()), r"`layers` must be several branches before"),
+    "finite samples joined": (
+        lambda: shape_of(stax.FanOut(2), BRANCHES, stax.FanInConcat(-2)),
+        r"`axis` must be that of channels or positions",
+    ),
+    "fewer layers than branches": (lambda: shape_of(stax.FanOut(3), BRANCHES), r"`layers` must be 2 branches, got 3"),
+    "layers for branches that nobody made": (lambda: shape_of(BRANCHES), r"`input_shape` must be one shape for each"),
+    "negative number of features": (lambda: DENSE.of_features(-3), r"`features` must be a positive integer"),
     "one sample without its axis": (lambda: DENSE(jnp.ones(3)), r"`x1` must be samples stacked .* shape \(3,\)"),
     "other features": (lambda: DENSE(X, jnp.ones((2, 4))), r"`x2` must be samples like those of `x1`"),
     "unknown kernel": (lambda: DENSE(X, None, "cov"), r"`get` must be one of 'nngp', 'ntk', got 'cov'"),
