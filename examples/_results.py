@@ -75,8 +75,10 @@ class Results:
             start = time.perf_counter()
             arrays = {key: np.asarray(value) for key, value in function(*arguments).items()}
             self.about["seconds"][name] = round(time.perf_counter() - start, 1)
+            packed = io.BytesIO()  # NumPy does not close an archive that it could not write to the end
+            np.savez_compressed(packed, **arrays)
             with whole(path) as file:
-                np.savez_compressed(file, **arrays)
+                file.write(packed.getbuffer())
             self._write_about()
         shutil.rmtree(self.checkpoint(name), ignore_errors=True)
         self.found[name] = _read(path)
