@@ -104,12 +104,16 @@ def attention(*tail: Callable[[Any], Any], **settings: Any) -> Callable:
 
 
 def joined_positions(*tail: Callable[[Any], Any], axis: int, rank: int) -> Callable:
-    """Two convolutions joined along a spatial axis, an activation, and the given layers."""
+    """Two convolutions joined along a spatial axis, an activation, and the given layers.
+
+    A layer comes before, because the two kernels of a first layer are equal and could be taken for each other.
+    """
 
     def build(stax: Any) -> Any:
         shapes = (2,) * rank, (1, *[2] * (rank - 1))
         branches = stax.parallel(*(stax.Conv(8, shape, W_std=1.3, b_std=0.3) for shape in shapes))
-        layers = [stax.FanOut(2), branches, stax.FanInConcat(axis), stax.Erf()]
+        before = stax.serial(stax.Dense(8, 1.2, 0.1), stax.Sin())
+        layers = [before, stax.FanOut(2), branches, stax.FanInConcat(axis), stax.Erf()]
         return stax.serial(*layers, *(layer(stax) for layer in tail))
 
     return build
