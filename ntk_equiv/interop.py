@@ -32,8 +32,12 @@ def neural_tangents() -> ModuleType:
         ModuleNotFoundError: if neural-tangents is not installed, with the command that installs it.
 
     Example:
-        >>> nt = neural_tangents()
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import interop
+        >>> nt = interop.neural_tangents()
         >>> init_fn, apply_fn, kernel_fn = nt.stax.Dense(8)
+        >>> print(kernel_fn(jnp.array([[1.0, 3.0]]), None, "nngp"))
+        [[5.]]
     """
     if importlib.util.find_spec("neural_tangents") is None:
         raise ModuleNotFoundError(

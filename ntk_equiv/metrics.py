@@ -40,6 +40,14 @@ class OrbitMetric:
         member_errors: their standard errors, [members].
         points: of the mean over members, at each point, [n].
         monte_carlo_error: what drawing the group elements adds to the error of `ensemble`; None if all were there.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import metrics
+        >>> predictions = jnp.array([[[1.0], [3.0]], [[3.0], [1.0]]])      # two members, two elements, one point
+        >>> found = metrics.orbit_std(predictions)
+        >>> float(found.ensemble), found.members.tolist()                 # each member changes, their mean does not
+        (0.0, [1.0, 1.0])
     """
 
     ensemble: Array

@@ -39,6 +39,13 @@ class AugmentedSet:
         rep_x: how the group acts on the points.
         rep_y: how it acts on the labels.
         elements: for a finite group, the elements that augment; else None.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import augment, groups, reps
+        >>> train = augment(jnp.array([[1.0, 2.0]]), jnp.array([3.0]), reps.regular(groups.cyclic(2)))
+        >>> train.x.tolist(), train.y.tolist(), train.n, train.order
+        ([[1.0, 2.0], [2.0, 1.0]], [3.0, 3.0], 1, 2)
     """
 
     base_x: Any

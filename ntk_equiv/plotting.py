@@ -89,6 +89,12 @@ def panels(
 
     Returns:
         The figure, and the axes of its panels.
+
+    Example:
+        >>> from ntk_equiv import plotting
+        >>> fig, axes = plotting.panels(3, 2)
+        >>> len(axes), fig.get_size_inches().round(1).tolist()
+        (6, [10.2, 5.6])
     """
     columns, rows = positive_integer(columns, "columns"), positive_integer(rows, "rows")
     fig = Figure(figsize=(columns * width, rows * height))
@@ -164,6 +170,13 @@ def measured(
         label: for the legend.
         number: the place among the curves of the panel, which decides colour and mark.
         joined: whether a line joins the marks.
+
+    Example:
+        >>> from ntk_equiv import plotting
+        >>> fig, (ax,) = plotting.panels()
+        >>> plotting.measured(ax, [1, 2], [0.5, 0.4], [0.1, 0.1], label="trained")
+        >>> ax.get_legend_handles_labels()[1]
+        ['trained']
     """
     line = "-" if joined else "none"
     spread = None if errors is None else _curve(errors, "errors")
@@ -184,6 +197,13 @@ def predicted(ax: Axes, x: Any, values: Any, /, *, label: str | None = None, num
         values: what theory says, [k].
         label: for the legend.
         number: takes the colour of this curve instead, where several theories must be told apart.
+
+    Example:
+        >>> from ntk_equiv import plotting
+        >>> fig, (ax,) = plotting.panels()
+        >>> plotting.predicted(ax, [1, 2], [0.5, 0.4])
+        >>> ax.lines[0].get_linestyle(), ax.lines[0].get_ydata().tolist()
+        ('--', [0.5, 0.4])
     """
     colour = _THEORY if number is None else COLOURS[number % len(COLOURS)]
     ax.plot(_curve(x, "x"), _curve(values, "values"), "--", color=colour, linewidth=1.2, label=label, zorder=5)
@@ -199,6 +219,14 @@ def uncertain(ax: Axes, x: Any, mean: Any, std: Any, /, *, label: str | None = N
         std: the standard deviation, [k].
         label: for the legend.
         number: the place among the curves of the panel, which decides the colour.
+
+    Example:
+        >>> from ntk_equiv import plotting
+        >>> fig, (ax,) = plotting.panels()
+        >>> plotting.uncertain(ax, [1, 2], [0.5, 0.4], [0.1, 0.1])
+        >>> band = ax.collections[0].get_datalim(ax.transData)
+        >>> round(float(band.y0), 9), round(float(band.y1), 9)      # from 0.4 − 0.2 to 0.5 + 0.2
+        (0.2, 0.7)
     """
     x, mean, std = _curve(x, "x"), _curve(mean, "mean"), _curve(std, "std")
     colour = COLOURS[number % len(COLOURS)]
@@ -217,6 +245,13 @@ def save(fig: Figure, path: Any, /) -> list[Path]:
 
     Returns:
         The files.
+
+    Example:
+        >>> import tempfile
+        >>> from ntk_equiv import plotting
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     [file.name for file in plotting.save(plotting.panels()[0], f"{folder}/empty")]
+        ['empty.pdf', 'empty.png']
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -46,6 +46,13 @@ class ContinuousDeviation(Enclosure):
         certified: whether `upper` is proven, up to the rounding of f̄ itself.
         elements: the matrix at which the lower value is attained, [n, d, d].
         cells: how many elements were looked at for each point, [n].
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv import bounds
+        >>> where = {"elements": np.eye(2)[None], "cells": np.array([64])}
+        >>> bounds.ContinuousDeviation(np.array([0.28]), np.array([0.29]), certified=True, **where)
+        <between [0.28] and [0.29], certified>
     """
 
     elements: np.ndarray

@@ -53,6 +53,16 @@ class GroupBound(Enclosure):
         rotation: the term of outputs that transform, [n].
         coefficients: Σ_g ‖α_(g,i)‖ of each base point, [base points].
         moduli: how much Θ(x, ·) can change at its norm, [n, base points].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import InfiniteEnsemble, augment, bounds, groups, reps, stax
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(64, 1.5, 0.1), stax.Relu(), stax.Dense(1))
+        >>> x, y = jnp.array([[1.0, 2.0], [0.5, -1.0]]), jnp.array([1.0, -1.0])
+        >>> ens = InfiniteEnsemble(kernel_fn, augment(x, y, reps.matrix(groups.SO2.finite(4))), method="dense")
+        >>> bound = bounds.continuous_group_bound(ens, groups.SO2, jnp.array([[1.0, 0.0]]), 2.0)
+        >>> print((bound.epsilon * bound.constant + bound.rotation).round(2), bound.upper.round(2))
+        [8.95] [8.95]
     """
 
     epsilon: float
@@ -134,6 +144,18 @@ def continuous_group_estimate(
 
     Returns:
         A record like that of `continuous_group_bound`, with `certified` False.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from ntk_equiv import InfiniteEnsemble, augment, bounds, groups, reps, stax
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(64, 1.5, 0.1), stax.Relu(), stax.Dense(1))
+        >>> x, y = jnp.array([[1.0, 2.0], [0.5, -1.0]]), jnp.array([1.0, -1.0])
+        >>> ens = InfiniteEnsemble(kernel_fn, augment(x, y, reps.matrix(groups.SO2.finite(4))), method="dense")
+        >>> test = jnp.array([[1.0, 0.0]])
+        >>> found = bounds.continuous_group_estimate(ens, groups.SO2, test, 2.0, key=jax.random.key(0))
+        >>> bound = bounds.continuous_group_bound(ens, groups.SO2, test, 2.0)
+        >>> found.certified, bool(found.upper < bound.upper)      # never above the bound, where there is one
+        (False, True)
     """
     found = setting(ens, rep, x, t, rep_y)
     subgroup = found.needs_subgroup()

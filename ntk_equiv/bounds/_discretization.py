@@ -43,6 +43,12 @@ class DiscretizationError(Enclosure):
         certified: True; if all fails, the upper value is 2.
         angle: the largest angle of a rotation from the nearest element of the set; None for groups other than SO(2)
             and SO(3).
+
+    Example:
+        >>> from ntk_equiv import bounds, groups
+        >>> found = bounds.discretization_error(groups.SO2, groups.SO2.finite(4))
+        >>> round(found.angle, 4), found.exact, round(float(found), 4)      # π/4, and 2 sin(π/8)
+        (0.7854, True, 0.7654)
     """
 
     angle: float | None

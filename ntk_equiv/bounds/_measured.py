@@ -29,7 +29,17 @@ ROUNDS = 4
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class MeasuredDeviation(ContinuousDeviation):
-    """The largest error that was found, at each point; it counts as `lower`, [n]. `upper` is infinite: not known."""
+    """The largest error that was found, at each point; it counts as `lower`, [n]. `upper` is infinite: not known.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import InfiniteEnsemble, augment, bounds, groups, reps, stax
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(64, 1.5, 0.1), stax.Relu(), stax.Dense(1))
+        >>> x, y = jnp.array([[1.0, 2.0], [0.5, -1.0]]), jnp.array([1.0, -1.0])
+        >>> ens = InfiniteEnsemble(kernel_fn, augment(x, y, reps.matrix(groups.SO2.finite(4))), method="dense")
+        >>> bounds.measured_continuous_deviation(ens, groups.SO2, jnp.array([[1.0, 0.0]]), 2.0)
+        <at least [0.288], measured>
+    """
 
     def __repr__(self) -> str:
         return f"<at least {np.array2string(self.lower, precision=3, threshold=6)}, measured>"
@@ -120,6 +130,11 @@ class GroupOrders:
         measured: the measured error of each.
         certified_order: the smallest order that is certified to be within δ, or None.
         measured_order: the smallest order that was measured to be within δ, or None.
+
+    Example:
+        >>> from ntk_equiv import bounds
+        >>> bounds.GroupOrders(orders=(2, 4), upper=(3.0, 0.4), measured=(1.0, 0.1), certified_order=4, measured_order=4)
+        GroupOrders(orders=(2, 4), upper=(3.0, 0.4), measured=(1.0, 0.1), certified_order=4, measured_order=4)
     """
 
     orders: tuple[int, ...]

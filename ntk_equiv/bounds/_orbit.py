@@ -29,6 +29,22 @@ class OrbitDeviation:
         actions: ρ_Y(g) as matrices on all outputs of a point, [elements, outputs, outputs].
         readout: the combination of channels that is looked at, [channels, combined]; None for all channels.
         rounding: what rounding may have added to eigenvalues of the covariance.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import InfiniteEnsemble, augment, bounds, groups, reps, stax
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(64, 1.5, 0.1), stax.Relu(), stax.Dense(1))
+        >>> x, y = jnp.array([[1.0, 2.0], [0.5, -1.0]]), jnp.array([1.0, -1.0])
+        >>> ens = InfiniteEnsemble(kernel_fn, augment(x, y, reps.matrix(groups.SO2.finite(4))), method="dense")
+        >>> law = bounds.orbit_deviation(ens, jnp.array([[1.0, 0.0], [3.0, 1.0]]), 2.0)
+        >>> law
+        <law of the equivariance error at 2 points under 4 elements>
+        >>> print(law.bias.shape, bool(abs(law.bias).max() < 1e-12))      # the mean of the ensemble is invariant
+        (2, 4, 1) True
+        >>> print((1e4 * law.covariance(members=100)[0, :, 0, 0]).round(1))      # the identity changes nothing
+        [0.  2.3 0.4 2.3]
+        >>> print(law.root_mean_square(members=1).round(3))               # above the expected value of the same
+        [0.078 0.181]
     """
 
     mean: np.ndarray

@@ -31,6 +31,15 @@ class RandomAugmentation:
         signed: the mean of D(g) over draws, the error if each member draws for itself, [elements, n, channels].
         absolute: the mean of ‖D(g)‖ over draws, the expected error if members share a draw, [elements, n].
         elements: the g at which it was measured, [elements, d, d].
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv import bounds
+        >>> signed = bounds.Sampled.mean(np.array([0.5, -0.25]), 0.95)          # two draws
+        >>> absolute = bounds.Sampled.mean(np.array([0.5, 0.25]), 0.95)
+        >>> found = bounds.RandomAugmentation(signed, absolute, np.eye(2)[None])
+        >>> print(found.signed.value, found.absolute.value)
+        0.125 0.375
     """
 
     signed: Sampled

@@ -110,6 +110,15 @@ class Enclosure(_Number):
         lower: attained by an element of the group that was evaluated.
         upper: exceeded by no element.
         certified: whether that is proven, up to rounding, rather than estimated.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv import bounds
+        >>> error = bounds.Enclosure(np.array([0.1, 0.3]), np.array([0.2, 0.4]), certified=True)
+        >>> error
+        <between [0.1, 0.3] and [0.2, 0.4], certified>
+        >>> print(error < 0.25, np.sqrt(error).round(3))      # the upper values
+        [ True False] [0.447 0.632]
     """
 
     lower: Any

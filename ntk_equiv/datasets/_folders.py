@@ -49,9 +49,17 @@ def image_folder(
         ModuleNotFoundError: Pillow is not installed.
 
     Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from PIL import Image
         >>> from ntk_equiv import datasets
-        >>> datasets.image_folder("~/slices", size=28).x.shape  # doctest: +SKIP
-        (312, 28, 28, 3)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for kind in ("muscle", "tumour"):
+        ...         (Path(folder) / kind).mkdir()
+        ...         Image.new("RGB", (32, 32), "red").save(Path(folder) / kind / "1.png")
+        ...     data = datasets.image_folder(folder, size=28)
+        >>> data.x.shape, data.y.tolist()
+        ((2, 28, 28, 3), [0, 1])
     """
     path = Path(path).expanduser()
     return _read(_listing(path), path, count, key, size, group, dtype)

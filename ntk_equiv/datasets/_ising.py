@@ -37,6 +37,12 @@ class IsingStd(NamedTuple):
     Attributes:
         local: of the local energies E(i), [V].
         energy: of the total energy 𝓔.
+
+    Example:
+        >>> from ntk_equiv.datasets import ising_std
+        >>> std = ising_std(3)
+        >>> std.local.tolist(), round(std.energy, 4)
+        ([2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0], 0.9428)
     """
 
     local: np.ndarray
@@ -52,6 +58,13 @@ class IsingData(NamedTuple):
         ood: Gaussian spins.
         std: of the energies in `train` and `test`, exact.
         ood_std: of the energies in `ood`, exact.
+
+    Example:
+        >>> import jax
+        >>> from ntk_equiv.datasets import ising
+        >>> data = ising(jax.random.key(0), train=8, test=4, ood=2)
+        >>> data.train.x.shape, data.ood.x.shape, data.ood_std.energy > data.std.energy
+        ((8, 25), (2, 25), True)
     """
 
     train: LabelledSet

@@ -88,6 +88,13 @@ class Splits(NamedTuple):
         train: to train on.
         test: drawn like the training set.
         ood: out of distribution, drawn differently.
+
+    Example:
+        >>> import jax
+        >>> from ntk_equiv.datasets import cross_product
+        >>> data = cross_product(jax.random.key(0), train=8, test=4, ood=2)
+        >>> [len(part.x) for part in data]
+        [8, 4, 2]
     """
 
     train: LabelledSet

@@ -34,6 +34,16 @@ class EmpiricalKernelFn:
     """The kernels of one network with given parameters, `kernel_fn(x1, x2=None, get=None)`; see `empirical_kernel_fn`.
 
     A pytree, whose arrays are the parameters: it passes through `jit`, and may be differentiated in them.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from ntk_equiv import empirical_kernel_fn
+        >>> kernel_fn = empirical_kernel_fn(lambda w, x: x @ w, jnp.ones((2, 1)))
+        >>> x = jnp.array([[1.0, 2.0]])
+        >>> print(kernel_fn(x, None, "ntk"), kernel_fn(x, None, "nngp"))      # |x|², and the output squared
+        [[5.]] [[9.]]
+        >>> print(jax.grad(lambda k: k(x, None, "nngp").sum())(kernel_fn).params.ravel())
+        [ 6. 12.]
     """
 
     params: Any

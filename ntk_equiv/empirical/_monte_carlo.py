@@ -39,6 +39,14 @@ class KernelEstimate:
         nngp_error: the standard error of each entry of `nngp`; NaN if there is only one network.
         ntk_error: that of `ntk`.
         samples: how many networks were drawn.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from ntk_equiv import monte_carlo_kernel_fn, stax
+        >>> init_fn, apply_fn, _ = stax.Dense(1)
+        >>> found = monte_carlo_kernel_fn(init_fn, apply_fn, jax.random.key(0), samples=3).estimate(jnp.ones((1, 2)))
+        >>> found, found.ntk.round(9).tolist(), found.ntk_error.tolist()      # Θ of a linear layer is the same for all weights
+        (<kernels estimated from 3 random networks>, [[1.0]], [[0.0]])
     """
 
     nngp: Array | None
@@ -57,6 +65,15 @@ class MonteCarloKernelFn:
     """The mean kernels of random networks, `kernel_fn(x1, x2=None, get=None)`; made by `monte_carlo_kernel_fn`.
 
     The same networks are drawn in every call, so that parts of a Gram matrix fit together.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from ntk_equiv import monte_carlo_kernel_fn, stax
+        >>> init_fn, apply_fn, _ = stax.Dense(1)
+        >>> kernel_fn = monte_carlo_kernel_fn(init_fn, apply_fn, jax.random.key(0), samples=3)
+        >>> x = jnp.array([[1.0, 2.0]])
+        >>> print(kernel_fn(x, None, "ntk"), kernel_fn(x, None, "nngp") == kernel_fn(x, None, "nngp"))
+        [[2.5]] [[ True]]
     """
 
     key: jax.Array

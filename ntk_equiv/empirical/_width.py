@@ -28,6 +28,13 @@ class Correction(NamedTuple):
         coefficient: a.
         error: its standard error.
         chi_squared: per degree of freedom: about 1 if 1/N is all there is.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.empirical import Correction
+        >>> found = Correction(coefficient=np.array([3.0]), error=np.array([0.5]), chi_squared=1.1)
+        >>> print(found.at(100), found.error_at(100))
+        [0.03] [0.005]
     """
 
     coefficient: np.ndarray
@@ -79,6 +86,14 @@ class WidthScaling:
         estimates: for each the mean kernels of random networks, with their errors.
         nngp: the correction of 𝒦, fitted.
         ntk: that of Θ.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.empirical import Correction, WidthScaling
+        >>> nngp, ntk = (Correction(np.array([a]), np.array([0.1]), 1.0) for a in (0.0, 2.5))
+        >>> found = WidthScaling((8, 16), (), nngp, ntk)
+        >>> found, found.ntk.at(100).tolist()
+        (<corrections of order 1/width from widths (8, 16), chi squared 1.00 (nngp), 1.00 (ntk)>, [0.025])
     """
 
     widths: tuple[int, ...]

@@ -30,6 +30,12 @@ class Deviation:
         observed: an array [n, ..., channels].
         predicted: likewise.
         error: likewise.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv import ensembles
+        >>> ensembles.Deviation(np.array([1.0, 2.5]), np.array([1.1, 2.2]), np.array([0.1, 0.1])).standardized.round(6)
+        array([-1.,  3.])
     """
 
     observed: np.ndarray
@@ -73,6 +79,15 @@ class Comparison:
         members: how many were compared.
         mean: the mean over members.
         var: their variance.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv import ensembles
+        >>> mean = ensembles.Deviation(np.array([1.3]), np.array([1.0]), np.array([0.1]))
+        >>> var = ensembles.Deviation(np.array([0.2]), np.array([0.2]), np.array([0.05]))
+        >>> found = ensembles.Comparison(members=25, mean=mean, var=var)
+        >>> found.holds(5), found.holds(2), found.holds(2, allowance=0.2)      # 3 standard errors; width may add a fifth
+        (True, False, True)
     """
 
     members: int
@@ -99,6 +114,14 @@ class Trend:
         mean: the correction of the mean: a, its error, and χ² per degree of freedom, which is about 1 if the
             deviations are of order 1/N.
         var: that of the variance.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv import empirical, ensembles
+        >>> mean, var = (empirical.Correction(np.array([a]), np.array([0.1]), 1.2) for a in (0.5, 2.0))
+        >>> trend = ensembles.Trend(widths=(64, 128), comparisons=(), mean=mean, var=var)
+        >>> print(trend.mean.at(1000), trend.var.at(1000))      # what width 1000 is estimated to add
+        [0.0005] [0.002]
     """
 
     widths: tuple[int, ...]

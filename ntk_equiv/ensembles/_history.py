@@ -19,6 +19,15 @@ class History:
         losses: of all members, one array [members] for each of these steps.
         record_steps: after how many steps each record was made.
         records: for each name one array for each of these steps.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.ensembles import History
+        >>> history = History(["test"])
+        >>> history.steps.append(10)
+        >>> history.losses.append(np.array([0.5, 0.25]))                # of two members
+        >>> history.of_members(np.array([1])).losses
+        [array([0.25])]
     """
 
     def __init__(self, names: Sequence[str] = ()) -> None:

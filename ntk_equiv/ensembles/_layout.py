@@ -31,7 +31,15 @@ LARGEST_CHUNK = {"accelerator": 2**31, "cpu": 8}
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Layout:
-    """Where members are trained: `members` of them on the devices of `mesh`, `chunk` at a time on each."""
+    """Where members are trained: `members` of them on the devices of `mesh`, `chunk` at a time on each.
+
+    Example:
+        >>> import jax
+        >>> from ntk_equiv import ensembles
+        >>> layout = ensembles.Layout(members=5, chunk=2, mesh=jax.make_mesh((1,), ("members",)))
+        >>> layout, layout.padded                                        # the last chunk is filled up
+        (<5 members, 2 at a time on each of 1 cpu device>, 6)
+    """
 
     members: int
     chunk: int

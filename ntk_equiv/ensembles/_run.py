@@ -32,6 +32,14 @@ class Run:
         layout: where members are evaluated.
         history: losses and records along the run.
         failed: members whose loss or parameters ceased to be finite, with the step at which they did.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from ntk_equiv import ensembles, stax
+        >>> data, net = (jnp.array([[1.0, 2.0]]), jnp.array([[1.0]])), stax.Dense(1)
+        >>> run = ensembles.train(net, data, members=3, steps=50, optimizer=optax.sgd(0.5), key=jax.random.key(0))
+        >>> print(run.predict(data[0]).round(3).ravel(), run.subset([0, 2]))
+        [1. 1. 1.] <ensemble of 2 members after 50 steps>
     """
 
     model: Model

@@ -18,6 +18,11 @@ class IrrepType(NamedTuple):
     Attributes:
         indicator: the Frobenius–Schur indicator: 1 real, 0 complex, -1 quaternionic.
         conjugate: the index of the conjugate irrep in `G.irreps()`; its own index unless the type is complex.
+
+    Example:
+        >>> from ntk_equiv import groups
+        >>> groups.cyclic(3).irrep_types()                      # the second and third are conjugate to each other
+        (IrrepType(indicator=1, conjugate=0), IrrepType(indicator=0, conjugate=2), IrrepType(indicator=0, conjugate=1))
     """
 
     indicator: int

@@ -247,6 +247,12 @@ class Subgroup:
     Attributes:
         group: the subgroup, its elements numbered from 0 in the order of the larger group.
         embedding: the element of the larger group that each element of `group` is.
+
+    Example:
+        >>> from ntk_equiv import groups
+        >>> turns = groups.dihedral(4).subgroup([1])            # what a quarter turn generates
+        >>> turns.group.order, turns.embedding
+        (4, (0, 1, 2, 3))
     """
 
     group: FiniteGroup

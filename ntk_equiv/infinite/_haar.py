@@ -31,6 +31,15 @@ class HaarLimit(NamedTuple):
         change: by how much the mean prediction changed from k/2 to k, relative to its largest entry.
         changes: the same for every k that was tried.
         converged: whether the last change is within the tolerance.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import groups, reps, stax
+        >>> from ntk_equiv.infinite import haar_limit
+        >>> x, y, line = jnp.array([[1.0, 0.0]]), jnp.array([1.0]), stax.Dense(1, b_std=1.0).kernel_fn
+        >>> limit = haar_limit(line, x, y, reps.matrix(groups.SO2), jnp.array([[2.0, 0.0]]), 1.0, start=2)
+        >>> limit.converged, limit.order, list(limit.changes)      # half turns leave of a line but its constant
+        (True, 4, [4])
     """
 
     ensemble: InfiniteEnsemble

@@ -21,7 +21,19 @@ METHODS = ("auto", "dense", "reduced")
 
 
 class ReductionWarning(UserWarning):
-    """The symmetry of augmented data cannot be used, which costs time and memory but changes no result."""
+    """The symmetry of augmented data cannot be used, which costs time and memory but changes no result.
+
+    Example:
+        >>> import warnings, jax.numpy as jnp
+        >>> from ntk_equiv import InfiniteEnsemble, augment, groups, reps, stax
+        >>> from ntk_equiv.infinite import ReductionWarning
+        >>> train = augment(jnp.array([[1.0, 0.0]]), jnp.array([1.0]), reps.matrix(groups.SO2.finite(4)), elements=[0, 1])
+        >>> with warnings.catch_warnings(record=True) as said:
+        ...     warnings.simplefilter("always", ReductionWarning)
+        ...     ens = InfiniteEnsemble(stax.Dense(1).kernel_fn, train)
+        >>> ens.method, said[0].category is ReductionWarning
+        ('dense', True)
+    """
 
 
 def decided(method: str, kernel_fn: KernelFn, train: Any) -> tuple[TrainingSet, str, str]:

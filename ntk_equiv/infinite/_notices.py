@@ -17,7 +17,15 @@ from ntk_equiv.infinite._training_set import TrainingSet
 
 
 class RankWarning(UserWarning):
-    """The Gram matrix has eigenvalues that are zero up to rounding, and it matters."""
+    """The Gram matrix has eigenvalues that are zero up to rounding, and it matters.
+
+    Example:
+        >>> import warnings
+        >>> from ntk_equiv.infinite import RankWarning
+        >>> warnings.simplefilter("error", RankWarning)         # stop where it matters
+        >>> issubclass(RankWarning, UserWarning)
+        True
+    """
 
 
 def spectrum(fit: Fit, data: TrainingSet) -> jax.Array:

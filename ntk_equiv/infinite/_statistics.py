@@ -23,6 +23,14 @@ class Posterior(NamedTuple):
     Attributes:
         mean: in the shape of the labels.
         cov: [m, m], with outputs on a grid [m, m, h, h', w, w'].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import InfiniteEnsemble, stax
+        >>> ens = InfiniteEnsemble(stax.Dense(1).kernel_fn, (jnp.array([[1.0]]), jnp.array([2.0])))
+        >>> law = ens.nngp_posterior(jnp.array([[3.0]]))        # a line through the origin and (1, 2)
+        >>> print(law.mean.round(6), law.cov.round(6))
+        [6.] [[0.]]
     """
 
     mean: jax.Array
@@ -35,6 +43,13 @@ class ExpectedError(NamedTuple):
     Attributes:
         bias: the mean square of μ − y.
         variance: the mean variance of the ensemble's prediction.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv.infinite import ExpectedError
+        >>> error = ExpectedError(bias=jnp.array(0.25), variance=jnp.array(0.5))
+        >>> float(error.total)
+        0.75
     """
 
     bias: jax.Array
@@ -52,6 +67,13 @@ class Estimate(NamedTuple):
     Attributes:
         value: the estimate.
         standard_error: of the estimate.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv.infinite import Estimate
+        >>> estimate = Estimate(jnp.array(0.8), jnp.array(0.01))
+        >>> f"{estimate.value:.2f} ± {estimate.standard_error:.2f}"
+        '0.80 ± 0.01'
     """
 
     value: jax.Array

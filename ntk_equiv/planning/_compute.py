@@ -263,7 +263,13 @@ def _as_text(value: Any) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python, this library and what it builds on."""
+    """The versions of Python, this library and what it builds on.
+
+    Example:
+        >>> from ntk_equiv.planning import versions
+        >>> sorted(versions())
+        ['jax', 'jaxlib', 'matplotlib', 'ntk-equiv', 'numpy', 'python', 'scipy']
+    """
     found = {"python": platform.python_version()}
     for name in VERSIONS:
         try:

@@ -15,7 +15,16 @@ NAMES = ("plan.html", "plan.json", "plan.txt", "plan.pdf", "plan.png")
 
 
 def checked_folder(folder: Any, /, *, overwrite: bool = False) -> Path:
-    """The folder, made if need be, if files can be written to it; before anything is computed."""
+    """The folder, made if need be, if files can be written to it; before anything is computed.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from ntk_equiv.planning import checked_folder
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     checked_folder(Path(place) / "plan").name
+        'plan'
+    """
     folder = Path(folder)
     there = [name for name in NAMES if (folder / name).exists()]
     if there and not overwrite:

@@ -43,6 +43,17 @@ class Plan:
         orbit: how the deviation over orbits falls with their number.
         points: what is known about each test point.
         accuracy: for classes.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv import planning
+        >>> x = np.random.default_rng(0).normal(size=(11, 2))
+        >>> y = np.linalg.norm(x, axis=1)
+        >>> settings = {"arch": "mlp:relu:1", "times": [1, 10, 100, "inf"], "delta": 0.02, "samples": 2000}
+        >>> test = {"x_test": x[8:], "y_test": y[8:]}
+        >>> found = planning.plan(x[:8], y[:8], group="C4", action="matrix", **test, **settings)
+        >>> found.problem["group"], found.times.tolist(), found.needed.unreachable
+        ('cyclic(4)', [1.0, 10.0, 100.0, inf], 0)
     """
 
     settings: dict[str, Any]

@@ -13,6 +13,12 @@ class Errors:
     Attributes:
         infinite: of the infinite ensemble, [times].
         variance: what a single network adds to it, [times]; M members add 1/M of it.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.planning import Errors
+        >>> print(Errors(infinite=np.array([1.0, 0.2]), variance=np.array([0.5, 0.4])).of(10))      # ten members
+        [1.05 0.24]
     """
 
     infinite: np.ndarray
@@ -31,6 +37,14 @@ class OrbitCurve:
         members: how many, [k].
         mean: averaged over test points, [k].
         worst: at the worst test point, [k].
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.planning import OrbitCurve
+        >>> members = np.array([1, 100])
+        >>> curve = OrbitCurve(members, mean=0.5 / np.sqrt(members), worst=0.8 / np.sqrt(members))
+        >>> print(curve.mean, curve.worst)
+        [0.5  0.05] [0.8  0.08]
     """
 
     members: np.ndarray
@@ -49,6 +63,14 @@ class Needed:
         orbit_worst: over the orbit of the worst test point, sampled, [3]; NaN if no number is enough.
         orbit_median: the median over test points; NaN if no number is enough for half of them.
         unreachable: test points for which no number is enough, because the infinite ensemble itself deviates.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.planning import Needed
+        >>> sampled = {"mean_all": np.array([70.0, 65.0, 75.0]), "orbit_worst": np.array([50.0, 46.0, 55.0])}
+        >>> found = Needed(mean_worst=60, mean_bound=80, orbit_median=30.0, unreachable=0, **sampled)
+        >>> "{:.0f} members, from {:.0f} to {:.0f}".format(*found.orbit_worst)
+        '50 members, from 46 to 55'
     """
 
     mean_worst: int
@@ -76,6 +98,16 @@ class Points:
         error: the distance of the infinite ensemble from the label; None without labels.
         same_one: for how many elements of the group one network predicts the same class; None for regression.
         same_many: the same for the mean of M members.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.planning import Points
+        >>> names = ("scatter", "mean_members", "orbit_one", "orbit_many", "orbit_lower", "orbit_upper", "bias")
+        >>> known = {name: np.zeros(3) for name in names}
+        >>> labels = {"error": None, "same_one": None, "same_many": None}
+        >>> points = Points(index=np.arange(3), orbit_members=np.array([5.0, 40.0, 8.0]), **known, **labels)
+        >>> points.worst(2).tolist()
+        [1, 2]
     """
 
     index: np.ndarray
@@ -106,6 +138,13 @@ class Accuracy:
         many: by the mean of M members, expected, [estimate, standard error].
         one: by one network, expected, [estimate, standard error].
         over_time: by the infinite ensemble, at each time, [times].
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.planning import Accuracy
+        >>> found = Accuracy(infinite=0.9, many=np.array([0.88, 0.01]), one=np.array([0.7, 0.02]), over_time=np.array([0.9]))
+        >>> print(f"{found.many[0]:.2f} ± {found.many[1]:.2f} of {found.infinite}")
+        0.88 ± 0.01 of 0.9
     """
 
     infinite: float

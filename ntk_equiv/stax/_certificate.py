@@ -19,6 +19,11 @@ class Certificate:
         dot_product: the kernels depend only on the two norms and the cosine.
         nonnegative: at fixed norms, the kernels are power series in the cosine with non-negative coefficients.
         smooth: the activations are continuously differentiable, so that ∂f/∂w depends smoothly on the input.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> stax.serial(stax.Dense(1), stax.Relu(), stax.Dense(1)).kernel_fn.certificate
+        Certificate(dot_product=True, nonnegative=True, smooth=False)
     """
 
     dot_product: bool

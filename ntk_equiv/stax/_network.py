@@ -18,6 +18,14 @@ class Network(NamedTuple):
             `input_shape` may be -1.
         apply_fn: `apply_fn(params, x) -> outputs` evaluates it; dropout wants `rng=key` too.
         kernel_fn: `kernel_fn(x1, x2, get)` gives the kernels at infinite width.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from ntk_equiv import stax
+        >>> init_fn, apply_fn, kernel_fn = stax.Dense(3)
+        >>> shape, params = init_fn(jax.random.key(0), (-1, 2))
+        >>> shape, apply_fn(params, jnp.ones((5, 2))).shape, kernel_fn(jnp.ones((1, 2)), None, "nngp").tolist()
+        ((-1, 3), (5, 3), [[1.0]])
     """
 
     init_fn: InitFn
