@@ -133,8 +133,9 @@ class GroupOrders:
 
     Example:
         >>> from ntk_equiv import bounds
-        >>> bounds.GroupOrders(orders=(2, 4), upper=(3.0, 0.4), measured=(1.0, 0.1), certified_order=4, measured_order=4)
-        GroupOrders(orders=(2, 4), upper=(3.0, 0.4), measured=(1.0, 0.1), certified_order=4, measured_order=4)
+        >>> found = bounds.GroupOrders((2, 4, 8), (3.0, 0.6, 0.2), (1.0, 0.1, 0.1), certified_order=8, measured_order=4)
+        >>> dict(zip(found.orders, found.upper))      # within δ = 0.5: surely from 8, by what was seen from 4
+        {2: 3.0, 4: 0.6, 8: 0.2}
     """
 
     orders: tuple[int, ...]

@@ -45,7 +45,7 @@ class KernelEstimate:
         >>> from ntk_equiv import monte_carlo_kernel_fn, stax
         >>> init_fn, apply_fn, _ = stax.Dense(1)
         >>> found = monte_carlo_kernel_fn(init_fn, apply_fn, jax.random.key(0), samples=3).estimate(jnp.ones((1, 2)))
-        >>> found, found.ntk.round(9).tolist(), found.ntk_error.tolist()      # Θ of a linear layer is the same for all weights
+        >>> found, found.ntk.round(9).tolist(), found.ntk_error.tolist()      # a linear layer: the same for all
         (<kernels estimated from 3 random networks>, [[1.0]], [[0.0]])
     """
 

@@ -86,7 +86,7 @@ class Comparison:
         >>> mean = ensembles.Deviation(np.array([1.3]), np.array([1.0]), np.array([0.1]))
         >>> var = ensembles.Deviation(np.array([0.2]), np.array([0.2]), np.array([0.05]))
         >>> found = ensembles.Comparison(members=25, mean=mean, var=var)
-        >>> found.holds(5), found.holds(2), found.holds(2, allowance=0.2)      # 3 standard errors; width may add a fifth
+        >>> found.holds(5), found.holds(2), found.holds(2, allowance=0.2)      # off by 3; width may add a fifth
         (True, False, True)
     """
 

@@ -27,7 +27,8 @@ class ReductionWarning(UserWarning):
         >>> import warnings, jax.numpy as jnp
         >>> from ntk_equiv import InfiniteEnsemble, augment, groups, reps, stax
         >>> from ntk_equiv.infinite import ReductionWarning
-        >>> train = augment(jnp.array([[1.0, 0.0]]), jnp.array([1.0]), reps.matrix(groups.SO2.finite(4)), elements=[0, 1])
+        >>> turns = reps.matrix(groups.SO2.finite(4))
+        >>> train = augment(jnp.array([[1.0, 0.0]]), jnp.array([1.0]), turns, elements=[0, 1])      # no group
         >>> with warnings.catch_warnings(record=True) as said:
         ...     warnings.simplefilter("always", ReductionWarning)
         ...     ens = InfiniteEnsemble(stax.Dense(1).kernel_fn, train)

@@ -22,9 +22,11 @@ class RankWarning(UserWarning):
     Example:
         >>> import warnings
         >>> from ntk_equiv.infinite import RankWarning
-        >>> warnings.simplefilter("error", RankWarning)         # stop where it matters
-        >>> issubclass(RankWarning, UserWarning)
-        True
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", RankWarning)         # to stop where it matters
+        ...     warnings.warn("said by `InfiniteEnsemble`", RankWarning)
+        Traceback (most recent call last):
+        ntk_equiv.infinite._notices.RankWarning: said by `InfiniteEnsemble`
     """
 
 

@@ -142,7 +142,8 @@ class Accuracy:
     Example:
         >>> import numpy as np
         >>> from ntk_equiv.planning import Accuracy
-        >>> found = Accuracy(infinite=0.9, many=np.array([0.88, 0.01]), one=np.array([0.7, 0.02]), over_time=np.array([0.9]))
+        >>> many, one = np.array([0.88, 0.01]), np.array([0.7, 0.02])
+        >>> found = Accuracy(infinite=0.9, many=many, one=one, over_time=np.array([0.9]))
         >>> print(f"{found.many[0]:.2f} ± {found.many[1]:.2f} of {found.infinite}")
         0.88 ± 0.01 of 0.9
     """
