@@ -3,7 +3,13 @@
 import os
 from pathlib import Path
 
-import jax
+# Compiling is most of the work. What one process has compiled, the others take over: the other half of the tests, the
+# examples and other scripts that tests start, and the next run. Set before JAX is imported, and for all of these.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).with_name(".jax_cache")))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+import jax  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 # Shapes that meet by accident are a common source of silently wrong kernels.
