@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 LOWEST := .venv-lowest
+WHEEL := .venv-wheel
 # Two processes, because compiling, which is most of the work, keeps one core busy. For something else this time:
 # `make test PYTEST_FLAGS='-x -k gram'`.
 PYTEST_FLAGS ?= -n 2
@@ -14,7 +15,7 @@ ORACLE := --no-deps neural-tangents==0.6.5 'frozendict>=2.4'
 .DELETE_ON_ERROR:
 # All targets install into one environment, which two of them must not do at a time.
 .NOTPARALLEL:
-.PHONY: help demo test test-lowest coverage lint format types docs docs-serve bench clean
+.PHONY: help demo test test-lowest coverage lint format types docs docs-serve bench dist clean
 
 help:  ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -52,6 +53,14 @@ docs-serve: $(VENV)/.docs  ## show the documentation in a browser while it is wr
 bench: $(VENV)/.test  ## run every benchmark
 	@set -e; for script in benchmarks/bench_*.py; do \
 		echo "$$script"; $(VENV)/bin/python "$$script"; done
+
+dist: $(VENV)/.dev  ## build wheel and sdist, check what they contain, and try the wheel in an environment of its own
+	rm -rf dist $(WHEEL)
+	$(VENV)/bin/python -m build --outdir dist . > /dev/null
+	$(VENV)/bin/python .ci/distribution.py dist
+	$(PYTHON) -m venv $(WHEEL)
+	$(WHEEL)/bin/python $(PIP_INSTALL) dist/*.whl
+	cd dist && ../$(WHEEL)/bin/ntk-equiv info && ../$(WHEEL)/bin/python -c 'import ntk_equiv.ensembles, ntk_equiv.infinite'
 
 clean:  ## remove everything that was made
 	rm -rf .venv* site dist .pytest_cache .jax_cache .mypy_cache .ruff_cache .hypothesis .coverage*
