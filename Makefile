@@ -54,7 +54,7 @@ bench: $(VENV)/.test  ## run every benchmark
 		echo "$$script"; $(VENV)/bin/python "$$script"; done
 
 clean:  ## remove everything that was made
-	rm -rf .venv* site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf .venv* .cache site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # Each stamp stands for an installed set of packages; it is made anew when the project's own file changes.

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # 2 · How many members do I need?
 #
-# **The question.** [An infinite ensemble](1_the_theorem.md) trained on augmented data is exactly invariant. Mine will
-# have ten members, or a hundred. How far from invariant will it be, and how many members are enough?
+# **The question.** [An infinite ensemble](1_the_theorem.md) trained on augmented data
+# is exactly invariant. Mine will have ten members, or a hundred. How far from invariant
+# will it be, and how many members are enough?
 #
 # The answer is known before anything is trained, and differs from input to input.
 
@@ -27,9 +28,9 @@ names = ("near", "far")
 # %% [markdown]
 # ## How far from invariant?
 #
-# Take the average of M members at an input and at its turned copies. The four answers differ by chance, and
-# `orbit_deviation` is the exact law of that chance. `expected(M)` is the standard deviation over the four copies that M
-# members will have on average.
+# Take the average of M members at an input and at its turned copies. The four answers
+# differ by chance, and `orbit_deviation` is the exact law of that chance. `expected(M)`
+# is the standard deviation over the four copies that M members will have on average.
 
 # %%
 law = bounds.orbit_deviation(ensemble, test, t)
@@ -38,96 +39,118 @@ for M in (1, 10, 100, 1000):
     print(f"{M:7d}   {law.expected(M)[0]:.4f}   {law.expected(M)[1]:.4f}")
 
 # %% [markdown]
-# A hundred times as many members are ten times as invariant: the deviation falls as 1/√M, whatever the input. But where
-# it starts from depends on the input, and far away from the data it is many times as large.
+# A hundred times as many members are ten times as invariant: the deviation falls as
+# 1/√M, whatever the input. But where it starts from depends on the input, and far away
+# from the data it is many times as large.
 #
 # ## How many are enough?
 #
-# Say what you tolerate: a change of at most `delta` under any of the turns, except with probability `epsilon`.
+# Say what you tolerate: a change of at most `delta` under any of the turns, except with
+# probability `epsilon`.
 
 # %%
 delta, epsilon = 0.1, 0.05
 needed = law.members(delta, epsilon)
-for name, M, low, high in zip(names, needed.value, needed.lower, needed.upper, strict=True):
-    print(f"{name:4}: {M} members (sampled; between {low} and {high} with 99.9 % confidence)")
+for name, M, low, high in zip(
+    names, needed.value, needed.lower, needed.upper, strict=True
+):
+    print(f"{name:4}: {M} members (sampled: {low} to {high} with 99.9 % confidence)")
 
 # %% [markdown]
 # ## Is it true?
 #
-# Build ensembles of exactly that size, 2,000 of them, and count how many change by more than `delta`. Members are drawn
-# from the infinite ensemble, which is quick. [Tutorial 4](4_theory_against_training.md) trains real ones.
+# Build ensembles of exactly that size, 2,000 of them, and count how many change by more
+# than `delta`. Members are drawn from the infinite ensemble, which is quick. [Tutorial
+# 4](4_theory_against_training.md) trains real ones.
 
 # %%
-orbits = np.asarray(turns.orbit(test)).swapaxes(0, 1).reshape(8, 2)  # four copies of each input
-repeats = 2000
-fractions = []
-for place, M in enumerate(int(M) for M in needed.value):
-    members = np.asarray(ensemble.sample(jax.random.key(M), orbits, t, members=M * repeats))
-    copies = members.reshape(repeats, M, 2, 4).mean(axis=1)[:, place]  # of 2,000 ensembles: the answers at four copies
-    change = np.abs(copies[:, 1:] - copies[:, :1]).max(axis=1)
-    fractions.append((change > delta).mean())
-    print(f"{names[place]:4}: {M} members change by more than {delta} in {fractions[-1]:.1%} of {repeats} ensembles")
+count = 2000
+copies = np.asarray(turns.orbit(test)).reshape(8, 2)  # both inputs in four positions
+key = jax.random.key(1)
+
+
+def ensembles_of(M):
+    draws = np.asarray(ensemble.sample(key, copies, t, members=count * M))
+    return draws.reshape(count, M, 4, 2).mean(axis=1)  # [ensembles, positions, inputs]
+
+
+fractions = {}
+for place, name in enumerate(names):
+    M = int(needed.value[place])
+    answers = ensembles_of(M)[:, :, place]
+    change = np.abs(answers[:, 1:] - answers[:, :1]).max(axis=1)
+    fractions[name] = (change > delta).mean()
+    print(f"{name:4}: {fractions[name]:.1%} of ensembles of {M} change by more")
 
 # %% [markdown]
-# For the far input that is the 5 % that we asked for, up to the chance of counting, ± 0.5 %. For the near one a whole
-# number of members is a coarse choice, and the last one made more of a difference than was needed.
+# For the far input that is the 5 % that we asked for, up to the chance of counting, ±
+# 0.5 %. For the near one a whole number of members is a coarse choice, and the last one
+# made more of a difference than was needed.
 
 # %%
-error = (epsilon * (1 - epsilon) / repeats) ** 0.5
-assert all(fraction < epsilon + 4 * error for fraction in fractions)
-assert abs(fractions[1] - epsilon) < 6 * error  # the number itself was sampled, too
+error = (epsilon * (1 - epsilon) / count) ** 0.5
+assert all(fraction < epsilon + 4 * error for fraction in fractions.values())
+assert abs(fractions["far"] - epsilon) < 6 * error  # the size was sampled, too
 
 # %% [markdown]
 # ## Another question, and three answers to it
 #
-# The paper asks something else: how far is the average of M members from that of infinitely many? This is a Gaussian of
-# variance Σ/M, where Σ is the variance of one member. Three formulas say how many members keep it below `delta`: the
-# exact one, the bound of the paper's appendix (tight) and that of its main text (lemma). The bounds are simpler, and
-# ask for a few members more.
+# The paper asks something else: how far is the average of M members from that of
+# infinitely many? This is a Gaussian of variance Σ/M, where Σ is the variance of one
+# member. Three formulas say how many members keep it below `delta`: the exact one, the
+# bound of the paper's appendix (tight) and that of its main text (lemma). The bounds
+# are simpler, and ask for a few members more.
 
 # %%
 variance = np.asarray(ensemble.var(test, t))
 for bound in ("exact", "tight", "lemma"):
     sizes = bounds.min_ensemble_size(variance, delta, epsilon, bound=bound)
     print(f"{bound:5}: near {sizes[0]:3d}, far {sizes[1]:3d}")
-exact = bounds.min_ensemble_size(variance, delta, epsilon)
-assert (np.asarray(needed.value) > np.asarray(exact)).all()
+assert (needed.value > bounds.min_ensemble_size(variance, delta, epsilon)).all()
+
+# %% [markdown]
+# Compare with what we found for the turned copies: there the far input takes nearly
+# twice as many. Here are both probabilities for it, and a count for the first one.
 
 # %%
-sizes = np.unique(np.geomspace(5, 200, 40).astype(int))
-counted = np.array([10, 20, 40, 80])
-key, far = jax.random.key(1), np.asarray(ensemble.mean(test, t))[1]
-draws = np.asarray(ensemble.sample(key, test, t, members=repeats * counted.max()))[:, 1].reshape(repeats, -1)
-seen = np.array([(np.abs(draws[:, :M].mean(axis=1) - far) > delta).mean() for M in counted])
-orbit = [float(law.probability(int(M), delta).value[1]) for M in counted]
-theory = bounds.deviation_probability(variance[1], counted, delta)
-print(f"far input, probability to be off by more than {delta}")
-print("members   from the limit: theory, counted   between copies")
-for row in zip(counted, theory, seen, orbit, strict=True):
-    print("{:7d}   {:22.3f} {:9.3f}   {:14.3f}".format(*row))
+sizes = np.array([40, 60, 80, 120])
+limit = np.asarray(ensemble.mean(test, t))[1]
+draws = np.asarray(ensemble.sample(key, test, t, members=count * 120))[:, 1]
+draws = draws.reshape(count, 120)
+off = [np.abs(draws[:, :M].mean(axis=1) - limit) > delta for M in sizes]
+counted = np.mean(off, axis=1)
+theory = bounds.deviation_probability(variance[1], sizes, delta)
+between = [law.probability(int(M), delta).value[1] for M in sizes]
+print("members   from the limit: theory   counted   between copies: theory")
+for row in zip(sizes, theory, counted, between, strict=True):
+    print("{:7d} {:24.3f} {:9.3f} {:24.3f}".format(*row))
 
 with plotting.style():
     fig, (left, right) = plotting.panels(2)
-    every = np.geomspace(1, 1000, 7)
+    decades = [1, 10, 100, 1000]
     for number, name in enumerate(names):
-        curve = [law.expected(int(M))[number] for M in every]
-        plotting.predicted(left, every, curve, label=name, number=number)
-    left.set(xscale="log", yscale="log", xlabel="members", ylabel="expected deviation over the copies")
-    left.set_title("copies of an input")
+        curve = [law.expected(M)[number] for M in decades]
+        plotting.predicted(left, decades, curve, label=name, number=number)
+    left.set(xscale="log", yscale="log", xlabel="members", ylabel="expected deviation")
+    left.set_title("over the four copies of an input")
     left.legend()
+    many = np.arange(40, 131, 5)
     for number, bound in enumerate(("exact", "tight", "lemma")):
-        curve = bounds.deviation_probability(variance[1], sizes, delta, bound=bound)
-        plotting.predicted(right, sizes, curve, label=bound, number=number)
-    plotting.measured(right, counted, seen, np.sqrt(seen * (1 - seen) / repeats), label="counted", number=3)
-    right.set(xlabel="members", ylabel=f"probability to be off by more than {delta}", yscale="log", ylim=(1e-3, 1.2))
-    right.set_title("far input, against infinitely many")
+        curve = bounds.deviation_probability(variance[1], many, delta, bound=bound)
+        plotting.predicted(right, many, curve, label=bound, number=number)
+    errors = np.sqrt(counted * (1 - counted) / count)
+    plotting.measured(right, sizes, counted, errors, label="counted", number=3)
+    right.set(xlabel="members", ylabel="probability", yscale="log")
+    right.set_title(f"far input: off the limit by more than {delta}")
     right.legend()
 plotting.save(fig, "results/members-needed")
 
 # %% [markdown]
-# **What surprised us.** The two questions have different answers. An ensemble can be close to its limit and still
-# change more than that when the input turns, because two of its answers are compared and both are off. So do not use
-# the variance of a member to decide how invariant an ensemble is; ask `orbit_deviation`.
+# **What surprised us.** The two questions have different answers. An ensemble can be
+# close to its limit and still change more than that when the input turns, because two
+# of its answers are compared and both are off. So do not use the variance of a member
+# to decide how invariant an ensemble is; ask `orbit_deviation`.
 #
-# **Where to go on.** All formulas, and where the paper needs care, are in [Bounds](../bounds.md). For your own data,
-# [planning](../planning.md) answers these questions in one command. Next: [a group of your own](3_my_own_group.md).
+# **Where to go on.** All formulas, and where the paper needs care, are in
+# [Bounds](../bounds.md). For your own data, [planning](../planning.md) answers these
+# questions in one command. Next: [a group of your own](3_my_own_group.md).
