@@ -71,18 +71,13 @@ for name, M, low, high in rows:
 # %%
 count, key = 2000, jax.random.key(1)
 copies = np.asarray(turns.orbit(test)).reshape(8, 2)  # both inputs, four times
-
-
-def ensembles_of(M):
-    """Answers at the copies, [ensembles, copies, inputs]."""
-    draws = np.asarray(ensemble.sample(key, copies, t, members=count * M))
-    return draws.reshape(count, M, 4, 2).mean(axis=1)
-
+draws = np.asarray(ensemble.sample(key, copies, t, members=count * 128))
+draws = draws.reshape(count, 128, 4, 2)  # [ensembles, members, copies, inputs]
 
 share = {}
 for place, name in enumerate(names):
     M = int(needed.value[place])
-    answers = ensembles_of(M)[:, :, place]
+    answers = draws[:, :M, :, place].mean(axis=1)
     change = np.abs(answers[:, 1:] - answers[:, :1]).max(axis=1)
     share[name] = (change > delta).mean()
     print(f"{name:4}: {share[name]:.1%} of ensembles of {M} change by more")
@@ -119,10 +114,9 @@ for bound in ("exact", "tight", "lemma"):
 
 # %%
 sizes = np.array([40, 60, 80, 120])
-limit = np.asarray(ensemble.mean(test, t))[1]
-draws = np.asarray(ensemble.sample(key, test, t, members=count * 120))[:, 1]
-draws = draws.reshape(count, 120)
-off = [np.abs(draws[:, :M].mean(axis=1) - limit) > delta for M in sizes]
+limit = np.asarray(ensemble.mean(copies, t))[1]
+far = draws[:, :, 0, 1]
+off = [np.abs(far[:, :M].mean(axis=1) - limit) > delta for M in sizes]
 counted = np.mean(off, axis=1)
 theory = bounds.deviation_probability(variance[1], sizes, delta)
 between = [law.probability(int(M), delta).value[1] for M in sizes]
