@@ -71,12 +71,14 @@ def cells(source: str) -> list[Cell]:
 
 
 def _cell(lines: list[str], is_code: bool, line: int) -> Cell | None:
-    blank = [not text.strip("# ") if not is_code else not text.strip() for text in lines]
-    if all(blank) or (is_code and all(text.startswith("#") or empty for text, empty in zip(lines, blank, strict=True))):
+    if not is_code:
+        lines = [re.sub("^# ?", "", text) for text in lines]
+    elif all(text.startswith("#") or not text.strip() for text in lines):
         return None
-    first = blank.index(False)
-    text = "\n".join(lines[first:]).rstrip()
-    return Cell(text if is_code else re.sub("^# ?", "", text, flags=re.MULTILINE), is_code, line + first)
+    filled = [number for number, text in enumerate(lines) if text.strip()]
+    if not filled:
+        return None
+    return Cell("\n".join(lines[filled[0] : filled[-1] + 1]), is_code, line + filled[0])
 
 
 def page(script: Path) -> Page:
@@ -118,9 +120,9 @@ def _run(script: Path) -> Iterator[tuple[Cell, str, dict[str, bytes]]]:
         for number, cell in enumerate(cells(script.read_text(encoding="utf-8")), 1):
             printed = io.StringIO()
             if cell.is_code:
-                # Empty lines in front, so that errors name lines of the script.
-                code = compile("\n" * (cell.line - 1) + cell.text, str(script), "exec")
                 try:
+                    # Empty lines in front, so that errors name lines of the script.
+                    code = compile("\n" * (cell.line - 1) + cell.text, str(script), "exec")
                     with contextlib.redirect_stdout(printed):
                         exec(code, namespace)
                 except Exception as error:
@@ -134,7 +136,7 @@ def _run(script: Path) -> Iterator[tuple[Cell, str, dict[str, bytes]]]:
 def kept_page(script: Path, /, *, cache: Path = CACHE) -> Page:
     """The page of a script: the kept one if nothing has changed that it depends on, else a new one, which is kept."""
     folder = cache / f"{script.stem}-{_fingerprint(script)}"
-    if not folder.exists():
+    if not (folder / "page.md").exists():  # which is written last
         new = page(script)
         for old in cache.glob(f"{script.stem}-*"):
             shutil.rmtree(old)
