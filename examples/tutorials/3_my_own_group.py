@@ -147,7 +147,7 @@ assert spread[0] < 1e-9
 
 symbols, centred = {1: "×", -1: "○", 0: ""}, {"ha": "center", "va": "center"}
 with plotting.style():
-    fig, axes = plotting.panels(8, 2, width=0.9, height=1.25)
+    fig, axes = plotting.panels(8, 2, width=0.9, height=1.4)
     for g, ax in enumerate(axes):
         for square, mark in enumerate(forms[g]):
             row, column = divmod(square, 3)
@@ -165,7 +165,8 @@ plotting.save(fig, "results/one-board-in-sixteen-forms")
 # %% [markdown]
 # Above each form, in blue, stands what the infinite ensemble predicts: one
 # number and its negative. Below, in grey, is what one member predicts: sixteen
-# numbers of its own.
+# numbers of its own. The true score is ±1: forty boards are not enough to know
+# this one well. Symmetric and right are two things.
 #
 # **What surprised us.** Some boards are their own mirror image, so the same
 # board stands several times among the 640 and the matrix has no inverse.
