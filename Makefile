@@ -63,7 +63,7 @@ dist: $(VENV)/.dev  ## build wheel and sdist, check what they contain, and try t
 	cd dist && ../$(WHEEL)/bin/ntk-equiv info && ../$(WHEEL)/bin/python -c 'import ntk_equiv.ensembles, ntk_equiv.infinite'
 
 clean:  ## remove everything that was made
-	rm -rf .venv* site dist .pytest_cache .jax_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf .venv* .cache .jax_cache site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # Each stamp stands for an installed set of packages; it is made anew when the project's own file changes.
