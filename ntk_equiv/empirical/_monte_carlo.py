@@ -16,14 +16,13 @@ import jax.numpy as jnp
 from jax import lax
 from tqdm.auto import tqdm
 
-from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv._check import canonical_get, one_of, positive_integer, refusal
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, Get, Inputs
 from ntk_equiv.empirical import _network
 from ntk_equiv.empirical._derivatives import side_by_side
 from ntk_equiv.empirical._kernel_fn import EmpiricalKernelFn
 from ntk_equiv.empirical._plan import METHODS
-from ntk_equiv.stax._kernel_fn import canonical_get
 
 # Into how many parts the draws are divided if their progress is shown.
 PARTS = 50

@@ -72,9 +72,9 @@ class FiniteGroup:
         neutral = _table.identity(table)
         if names is None:
             names = ["e" if g == neutral else f"g{g}" for g in range(len(table))]
-        if len(names) != len(table):
+        if not isinstance(names, Sequence) or len(names) != len(table):
             fix = "Name every element once, in the order of the table."
-            raise refusal("names", expected=f"{len(table)} names", got=f"{len(names)}", fix=fix)
+            raise refusal("names", expected=f"{len(table)} names", got=repr(names), fix=fix)
         fields = {
             "table": table,
             "inverse": _table.read_only(_table.inverse(table)),
@@ -225,6 +225,9 @@ class FiniteGroup:
             >>> groups.dihedral(4).subgroup([2, 4])
             Subgroup(group=<subgroup of dihedral(4), order 4: e r2 s r2s>, embedding=(0, 2, 4, 6))
         """
+        if not isinstance(elements, Iterable):
+            fix = "Pass generators in a list, such as [1]."
+            raise refusal("elements", expected="several elements", got=repr(elements), fix=fix)
         return _subgroup(self, [self.element(g, "elements") for g in elements])
 
     def cyclic_subgroups(self) -> tuple["Subgroup", ...]:

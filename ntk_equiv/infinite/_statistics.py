@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from ntk_equiv import filters
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import positive_integer, random_key, real_array, refusal, scalar
 from ntk_equiv._gram import gram
 from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Inputs
@@ -61,8 +61,9 @@ class Estimate(NamedTuple):
 def expected_mse(ens: Any, x: Inputs, y: Any, t: Any, members: int) -> ExpectedError:
     """Bias and variance of the mean squared error on test points."""
     positive_integer(members, "members")
+    y = jnp.asarray(real_array(y, "y"))
     mean, variance = ens.mean(x, t), ens.var(x, t)
-    y, own = jnp.asarray(y), mean.ndim - ens.y.ndim
+    own = mean.ndim - ens.y.ndim
     _check_test_labels(y, mean.shape[own:])
     axes = tuple(range(own, mean.ndim))
     bias = jnp.mean((mean - y.reshape((1,) * own + y.shape)) ** 2, axis=axes)
@@ -76,7 +77,9 @@ def expected_accuracy(ens: Any, key: jax.Array, x: Inputs, y: Any, t: Any, membe
     """
     positive_integer(members, "members")
     positive_integer(samples, "samples")
-    mean, variance, y = ens.mean(x, single_time(t)), ens.var(x, t), jnp.asarray(y)
+    random_key(key)
+    y = jnp.asarray(real_array(y, "y"))
+    mean, variance = ens.mean(x, single_time(t)), ens.var(x, t)
     _check_test_labels(y, mean.shape)
     if y.ndim < 2 or y.shape[-1] < 2:
         fix = "Give labels one channel for each class, as `jax.nn.one_hot` does."
@@ -88,7 +91,8 @@ def expected_accuracy(ens: Any, key: jax.Array, x: Inputs, y: Any, t: Any, membe
 
 def nngp_posterior(ens: Engine, x: Inputs, noise: float) -> Posterior:
     """𝒦(x, X)(𝒦 + noise)⁻¹y and 𝒦(x, x') − 𝒦(x, X)(𝒦 + noise)⁻¹𝒦(X, x')."""
-    data = ens._data
+    scalar(noise, "noise", at_least=0, fix="It is a variance.")
+    data, x = ens._data, ens._points(x)
     fit = fitted(ens.kernel_fn, data, range(len(sectors_of(data.group))), get=("nngp",))
     prior = gram(ens.kernel_fn, x, None, "nngp")
     end, tol = jnp.full(1, jnp.inf, fit.scale.dtype), tolerance(fit.scale, data.size)

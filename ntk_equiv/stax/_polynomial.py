@@ -95,7 +95,8 @@ def Polynomial(coef: Sequence[float]) -> Network:
         >>> kernel_fn.certificate.nonnegative  # 1 and 2, its even powers, have the same sign
         True
     """
-    coef = tuple(real_number(c, "coef") for c in np.asarray(coef).tolist()) if np.ndim(coef) == 1 else ()
+    listed = (isinstance(coef, Sequence) and not isinstance(coef, str)) or getattr(coef, "ndim", 0) == 1
+    coef = tuple(real_number(c, "coef") for c in coef) if listed else ()
     if not 1 <= len(coef) <= LARGEST_DEGREE + 1:
         fix = f"List the coefficients up to the largest power, which may be {LARGEST_DEGREE}, lowest power first."
         raise refusal("coef", expected="a sequence of numbers", got=f"{len(coef)} coefficients", fix=fix)
