@@ -63,7 +63,7 @@ def real_number(value: Any, argument: str) -> float:
     return float(value)
 
 
-def scalar(value: Any, argument: str, *, at_least: float | None = None, fix: str | None = None) -> Any:
+def scalar(value: Any, argument: str, *, at_least: float | int | None = None, fix: str | None = None) -> Any:
     """`value`, if it is one finite real number, of at least so much; one that JAX traces is taken as it is."""
     if not is_number(value):
         fix = fix or "Pass a float, or a JAX scalar."
@@ -136,6 +136,17 @@ def real_array(
         expected = "numbers" if or_complex else "real numbers"
         raise refusal(argument, expected=expected, got=shown(value), fix=fix, kind=TypeError)
     return array
+
+
+def same_shape(**values: Any) -> tuple[int, ...]:
+    """The common shape of arrays and numbers that are taken entry by entry."""
+    shapes = [np.shape(value) for value in values.values()]
+    rank = max(map(len, shapes))
+    sizes = [set(axis) - {1} for axis in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True)]
+    if any(len(different) > 1 for different in sizes):
+        fix = "They are taken entry by entry: pass arrays of one shape, or numbers."
+        raise refusal(", ".join(values), expected="of one shape, or numbers", got=f"shapes {shapes}", fix=fix)
+    return tuple(different.pop() if different else 1 for different in sizes)
 
 
 def arrays(tree: Any, argument: str) -> Any:

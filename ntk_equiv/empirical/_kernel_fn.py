@@ -73,7 +73,7 @@ class EmpiricalKernelFn:
 
     def checked(self, x: Inputs, argument: str = "x") -> Inputs:
         """`x` as arrays, if the network takes it."""
-        x = _network.checked_inputs(x)
+        x = _network.checked_inputs(x, argument)
         self.plan(x)
         return x
 

@@ -29,6 +29,7 @@ def save(ens: Engine, path: Any) -> None:
     """Write `ens` to `path`, all of it or nothing."""
     if not is_concrete(ens._fit):
         raise refusal("save", expected="called with known values", got="traced ones", fix="Save outside of jit.")
+    path = file_path(path, "path")
     about = {
         "format": FORMAT,
         "method": ens.method,
@@ -42,7 +43,6 @@ def save(ens: Engine, path: Any) -> None:
         for name in ("values", "vectors", "labels", "nngp"):
             if getattr(block, name) is not None:
                 arrays[f"{name}/{number}"] = getattr(block, name)
-    path = file_path(path, "path")
     unfinished = path.with_name(path.name + ".unfinished")
     with unfinished.open("wb") as file:
         np.savez(file, allow_pickle=False, **jax.tree.map(np.asarray, arrays))

@@ -98,8 +98,9 @@ def Conv(
     _check_dimension_numbers(dimension_numbers, len(window.shape))
 
     def init(key: jax.Array, input_shape: tuple[int, ...]) -> tuple:
+        grid = window.output(tuple(input_shape[1:-1]))
         params = form.draw(key, (*window.shape, input_shape[-1], outputs), W_std, b_std)
-        return (input_shape[0], *window.output(tuple(input_shape[1:-1])), outputs), params
+        return (input_shape[0], *grid, outputs), params
 
     def apply(params: tuple, x: Array, **kwargs: Any) -> Array:
         W, b = weights(params, x)

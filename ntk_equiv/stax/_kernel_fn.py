@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ntk_equiv._check import canonical_get, floating, positive_integer, real_array, refusal
+from ntk_equiv._check import canonical_get, floating, positive_integer, real_array, refusal, same_shape
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, Get, Inputs, Kernel
 from ntk_equiv.stax._arc import SNAP, snapped
@@ -117,7 +117,9 @@ class KernelFn:
                 got="a network with convolutions, pooling, graphs or dropout",
                 fix="Evaluate it on inputs instead: its kernel is no function of norms and cosine.",
             )
-        q1, q2, cosine = _of_one_shape(q1=q1, q2=q2, cosine=cosine)
+        q1, q2, cosine = (real_array(v, name) for v, name in ((q1, "q1"), (q2, "q2"), (cosine, "cosine")))
+        same_shape(q1=q1, q2=q2, cosine=cosine)
+        q1, q2, cosine = jnp.broadcast_arrays(q1, q2, cosine)
         return _radial(self.rule, q1, q2, cosine, self.features, canonical_get(get))
 
     def of_features(self, features: int) -> "KernelFn":
@@ -175,17 +177,6 @@ def _two_patterns(pattern: Any) -> tuple[Any, Any]:
         fix = "Pass `(pattern1, pattern2)`, the second `None` where `x2` is; or a `Graph` as `x1`."
         raise refusal("pattern", expected="the adjacencies of `x1` and `x2`", got=type(pattern).__name__, fix=fix)
     return pattern[0], pattern[1]
-
-
-def _of_one_shape(**values: Any) -> list[Array]:
-    """Arrays of one shape, from arrays and numbers of shapes that go together."""
-    arrays = [jnp.asarray(real_array(value, argument)) for argument, value in values.items()]
-    shapes = [array.shape for array in arrays]
-    rank = max(map(len, shapes))
-    if any(len(set(sizes) - {1}) > 1 for sizes in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True)):
-        fix = "They are taken entry by entry: pass arrays of one shape, or numbers."
-        raise refusal(", ".join(values), expected="arrays of one shape", got=f"shapes {shapes}", fix=fix)
-    return jnp.broadcast_arrays(*arrays)
 
 
 def select(kernel: Kernel, get: str | tuple[str, ...]) -> Any:

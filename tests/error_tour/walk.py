@@ -37,7 +37,7 @@ def _fault_of(error: Exception, argument: str) -> str | None:
         return f"came up from {where}: {said}"
     if not isinstance(error, ValueError | TypeError | FileNotFoundError) or not hasattr(error, "argument"):
         return f"is no refusal: {said}"
-    if error.__cause__ is not None:
+    if not hasattr(error.__cause__, "argument") and error.__cause__ is not None:
         return f"drags another error along: {said}"
     if error.argument != argument:
         return f"speaks of `{error.argument}`: {said}"
