@@ -42,9 +42,10 @@ def positive_integer(value: Any, argument: str) -> int:
     return int(value)
 
 
-def positive_integers(values: Any, argument: str, *, fix: str) -> tuple[int, ...]:
-    """`values` as a tuple of `int`, if it is a sequence of whole numbers of at least one; never an empty one."""
-    if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray) or len(values) == 0:
+def positive_integers(values: Any, argument: str, *, fix: str, or_none: bool = False) -> tuple[int, ...]:
+    """`values` as a tuple of `int`, if it is a sequence of whole numbers of at least one, and (unless) not empty."""
+    listed = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
+    if not listed or not (or_none or len(values)):
         raise refusal(argument, expected="a tuple of positive integers", got=repr(values), fix=fix)
     return tuple(positive_integer(value, argument) for value in values)
 
@@ -149,13 +150,31 @@ def same_shape(**values: Any) -> tuple[int, ...]:
     return tuple(different.pop() if different else 1 for different in sizes)
 
 
-def arrays(tree: Any, argument: str) -> Any:
-    """`tree` with JAX arrays for leaves, if it has leaves and all of them are numbers."""
+def numeric(tree: Any, argument: str) -> Any:
+    """`tree`, if it has leaves and all of them are numbers or arrays of numbers."""
     leaves = jax.tree.leaves(tree)
     if not leaves or not all(_is_numeric(leaf) for leaf in leaves):
         fix = "Pass arrays of numbers, samples along their first axis, or a pytree of such arrays."
         raise refusal(argument, expected="an array of numbers", got=shown(tree), fix=fix, kind=TypeError)
-    return jax.tree.map(jnp.asarray, tree)
+    return tree
+
+
+def arrays(tree: Any, argument: str) -> Any:
+    """The same, with JAX arrays for leaves."""
+    return jax.tree.map(jnp.asarray, numeric(tree, argument))
+
+
+def samples_in(x: Any, argument: str) -> int:
+    """How many samples `x` holds, arrays with a common leading axis."""
+    counts = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(numeric(x, argument))}
+    if len(counts) != 1 or () in counts:
+        raise refusal(
+            argument,
+            expected="an array of samples, or a pytree of arrays with a common leading axis",
+            got=f"leading axes {sorted(counts)}",
+            fix=f"Stack the samples along the first axis; for a single one use `{argument}[None]`.",
+        )
+    return counts.pop()[0]
 
 
 def floating(x: Any, argument: str) -> jax.Array:

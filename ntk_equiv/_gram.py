@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm.auto import tqdm
 
-from ntk_equiv._check import boolean, canonical_get, function, is_concrete, positive_integer, refusal
+from ntk_equiv._check import boolean, canonical_get, function, is_concrete, positive_integer, refusal, samples_in
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Get, Inputs, KernelFn
 
@@ -74,7 +74,7 @@ def gram(
     symmetric = x2 is None
     if hasattr(kernel_fn, "checked"):
         x1, x2 = kernel_fn.checked(x1, "x1"), None if symmetric else kernel_fn.checked(x2, "x2")
-    n1, n2 = _count(x1, "x1"), _count(x1 if symmetric else x2, "x2")
+    n1, n2 = samples_in(x1, "x1"), samples_in(x1 if symmetric else x2, "x2")
     if not is_concrete((x1, x2, Guest.wrapped(kernel_fn))) or n1 == 0 or n2 == 0:
         whole = kernel_fn(x1, x2, get)
         return jax.tree.map(_symmetrized, whole) if symmetric else whole
@@ -88,7 +88,7 @@ def gram(
 def samples(kernel_fn: KernelFn, x: Inputs, argument: str) -> Inputs:
     """`x` as `kernel_fn` takes it, if it is a batch of samples, and finite where that is known."""
     x = kernel_fn.checked(x, argument) if hasattr(kernel_fn, "checked") else x
-    if _count(x, argument) and is_concrete(x):
+    if samples_in(x, argument) and is_concrete(x):
         _check_finite(x, argument)
     return x
 
@@ -96,7 +96,7 @@ def samples(kernel_fn: KernelFn, x: Inputs, argument: str) -> Inputs:
 def _in_tiles(kernel_fn: KernelFn, x1: Inputs, x2: Inputs | None, get: Any, tile: int | None, progress: bool) -> Any:
     """The kernels of known points, at least one on each side."""
     symmetric = x2 is None
-    n1, n2 = _count(x1, "x1"), _count(x1 if symmetric else x2, "x2")
+    n1, n2 = samples_in(x1, "x1"), samples_in(x1 if symmetric else x2, "x2")
     _check_finite(x1, "x1")
     _check_finite(x2, "x2")
     halves: Any = Guest.wrapped(kernel_fn)
@@ -248,18 +248,6 @@ def _corners(shape: tuple[int, int], sizes: tuple[int, int], *, symmetric: bool)
 
 def _tile_size(halves: Any, x: Inputs) -> int:
     return max(1, math.isqrt(ENTRIES_PER_TILE // halves.entries_per_pair(x)))
-
-
-def _count(x: Inputs, argument: str) -> int:
-    counts = {jnp.shape(leaf)[:1] if hasattr(leaf, "shape") else () for leaf in jax.tree.leaves(x)}
-    if len(counts) != 1 or () in counts:
-        raise refusal(
-            argument,
-            expected="an array of samples, or a pytree of arrays with a common leading axis",
-            got=f"leading axes {sorted(counts)}",
-            fix=f"Stack the samples along the first axis; for a single one use `{argument}[None]`.",
-        )
-    return counts.pop()[0]
 
 
 def _check_finite(x: Inputs | None, argument: str) -> None:
