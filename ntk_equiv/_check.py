@@ -43,9 +43,8 @@ def positive_integer(value: Any, argument: str) -> int:
 
 
 def positive_integers(values: Any, argument: str, *, fix: str, or_none: bool = False) -> tuple[int, ...]:
-    """`values` as a tuple of `int`, if it is a sequence of whole numbers of at least one, and (unless) not empty."""
-    listed = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
-    if not listed or not (or_none or len(values)):
+    """`values` as a tuple of `int`, if it lists whole numbers of at least one; with `or_none` it may be empty."""
+    if not is_listed(values) or not (or_none or len(values)):
         raise refusal(argument, expected="a tuple of positive integers", got=repr(values), fix=fix)
     return tuple(positive_integer(value, argument) for value in values)
 
@@ -129,8 +128,8 @@ def real_array(
     """`value` as an array, if it is one of real numbers (or of complex ones), or nested lists of them."""
     array = value
     if not hasattr(value, "dtype"):
-        try:  # NumPy alone knows whether nested lists are an array.
-            array = np.asarray(value)
+        try:  # The libraries alone know whether nested lists are an array.
+            array = np.asarray(value) if is_concrete(value) else jnp.asarray(value)
         except ValueError:
             array = np.asarray(None)
     if not _is_numeric(array) or (np.iscomplexobj(array) and not or_complex):
@@ -196,6 +195,13 @@ def is_concrete(x: Any) -> bool:
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x))
 
 
+def is_listed(value: Any) -> bool:
+    """Whether `value` is a sequence, or an array of one axis; text is none."""
+    if hasattr(value, "ndim"):
+        return value.ndim == 1
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
 def is_number(value: Any) -> bool:
     """Whether `value` is one real number, and finite where that is known."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number | np.ndarray | jax.Array):
@@ -216,5 +222,5 @@ def shown(value: Any) -> str:
     """`value` in a message: numbers and text as they are, arrays and objects by what they are."""
     if isinstance(value, jax.Array | np.ndarray):
         return f"an array of shape {value.shape} and dtype {value.dtype}" if value.ndim else str(value)
-    text = repr(value)
-    return text if len(text) <= 60 else f"{type(value).__name__} {text[:50]}…"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:60]}…"

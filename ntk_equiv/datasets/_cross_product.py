@@ -66,7 +66,8 @@ def cross_product(
 
 def _actions(group: FiniteGroup | ContinuousGroup) -> tuple[Representation, Representation]:
     """ρ_X and ρ_Y."""
-    if isinstance(any_group(group), ContinuousGroup):
+    group = any_group(group)
+    if isinstance(group, ContinuousGroup):
         if group.n != 3:
             raise refusal("group", expected="of 3 × 3 matrices", got=group, fix="Vectors here have three components.")
         return reps.matrix(group, _twice), reps.matrix(group) if group.special else reps.matrix(group, _pseudovector)

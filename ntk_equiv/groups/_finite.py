@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import instance, refusal
 from ntk_equiv.groups import _characters, _irreps, _table
 from ntk_equiv.groups._characters import IrrepType
 
@@ -225,9 +225,7 @@ class FiniteGroup:
             >>> groups.dihedral(4).subgroup([2, 4])
             Subgroup(group=<subgroup of dihedral(4), order 4: e r2 s r2s>, embedding=(0, 2, 4, 6))
         """
-        if not isinstance(elements, Iterable):
-            fix = "Pass generators in a list, such as [1]."
-            raise refusal("elements", expected="several elements", got=repr(elements), fix=fix)
+        instance(elements, Iterable, "elements", expected="several elements", fix="List generators, such as [1].")
         return _subgroup(self, [self.element(g, "elements") for g in elements])
 
     def cyclic_subgroups(self) -> tuple["Subgroup", ...]:

@@ -103,7 +103,8 @@ def restrict(a: Representation, subgroup: Subgroup | FiniteGroup, /) -> Represen
         >>> reps.restrict(reps.matrix(groups.SO3), groups.SO3.finite("T"))
         <matrix of T in SO(3) on 3 channels>
     """
-    if isinstance(representation(a, "a").group, ContinuousGroup) or isinstance(a.channels, MatrixFunction):
+    a = representation(a, "a")
+    if isinstance(a.group, ContinuousGroup) or isinstance(a.channels, MatrixFunction):
         return _restricted_to_finite(a, subgroup)
     if not isinstance(subgroup, Subgroup) or not _is_subgroup(subgroup, a.group):
         fix = "Make it with `G.subgroup(elements)` of the group that is represented."

@@ -7,14 +7,14 @@ graph, ρ moves them, and alone it is ρ_K, the action on kernels.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import arrays, is_concrete, real_number, refusal, shown
+from ntk_equiv._check import arrays, is_concrete, is_listed, real_number, refusal, shown
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
 from ntk_equiv.reps import _measure
 from ntk_equiv.reps._channels import Channels, check_fits
@@ -150,7 +150,7 @@ class Representation:
             >>> reps.trivial(groups.cyclic(2)).spatial((3, 3)).is_identity
             True
         """
-        if isinstance(shape, str) or not isinstance(shape, Sequence):
+        if not is_listed(shape):
             fix = "Pass a tuple, such as (8, 8); () for outputs without positions."
             raise refusal("shape", expected="the sizes of a grid", got=shown(shape), fix=fix)
         return grid_action(self.domain, tuple(int(size) for size in shape))

@@ -49,7 +49,8 @@ def matrix(group: Group, /, mats: Any = None) -> Representation:
         >>> two(quarter_turn, jnp.array([1., 0., 0., 1.])).tolist()
         [0.0, 1.0, -1.0, 0.0]
     """
-    if isinstance(any_group(group), ContinuousGroup):
+    group = any_group(group)
+    if isinstance(group, ContinuousGroup):
         return _continuous(group, _itself if mats is None else mats)
     if mats is None and group.matrices is None:
         fix = f"{group.label} is not a group of matrices; build it with `groups.from_matrices`, or pass some."

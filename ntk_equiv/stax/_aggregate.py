@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from ntk_equiv._check import function, one_of, refusal
+from ntk_equiv._check import function, is_listed, one_of, refusal
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._dense import check_axes
 from ntk_equiv.stax._graph_input import check_adjacency
@@ -116,7 +116,7 @@ def _node_axes(axes: Any) -> tuple[int, ...] | None:
     if axes is None:
         return None
     listed = (axes,) if isinstance(axes, int) else axes
-    if not isinstance(listed, Sequence) or not listed or any(not isinstance(a, int) or a in (0, -1) for a in listed):
+    if not is_listed(listed) or not listed or any(not isinstance(a, int) or a in (0, -1) for a in listed):
         fix = "Leave it out for all axes between the first, of samples, and the last, of channels."
         raise refusal("aggregate_axis", expected="axes that hold nodes", got=repr(axes), fix=fix)
     return tuple(listed)

@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import refusal, scalar
+from ntk_equiv._check import is_listed, refusal, scalar
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, NOTHING_BUT_SMOOTH, Certificate
 from ntk_equiv.stax._dense import check_axes
@@ -105,7 +105,7 @@ def LayerNorm(
 
 def _as_axes(axis: Any) -> tuple[int, ...]:
     axes = (axis,) if isinstance(axis, int | np.integer) else axis
-    if not isinstance(axes, Sequence) or not axes or any(not isinstance(a, int | np.integer) for a in axes):
+    if not is_listed(axes) or not len(axes) or any(not isinstance(a, int | np.integer) for a in axes):
         fix = "Leave it out for the channels; (1, 2, -1) normalises images over their pixels too."
         raise refusal("axis", expected="the number of an axis, or a tuple of such", got=repr(axis), fix=fix)
     return tuple(int(a) for a in axes)

@@ -1,4 +1,4 @@
-"""Wrong calls of `datasets`, `planning`, `plotting` and `interop`, and the argument that the answer must name."""
+"""Wrong calls of `datasets`, `planning` and `plotting`, and the argument that the answer must name."""
 
 import jax
 import jax.numpy as jnp

@@ -20,6 +20,7 @@ TRAIN = augment(X, Y, REGULAR)
 NET = stax.serial(stax.Dense(4, 1.5, 0.1), stax.Relu(), stax.Dense(1))
 KERNEL = NET.kernel_fn
 ENS = InfiniteEnsemble(KERNEL, (X, Y))
+PLANE, CIRCLE = X[:, :2], reps.matrix(groups.SO2)
 PREDICTIONS = np.ones((2, 4, 5, 3))
 
 CALLS = {
@@ -148,6 +149,11 @@ CALLS = {
     "ensemble_cov(KERNEL, (X, Y), X, 1.0, diag=True, x_test2=X)": "x_test2",
     "ensemble_cov(KERNEL, (X, Y), X, 1.0, x_test2=X[0])": "x_test2",
     "ensemble_cov(KERNEL, (X, Y), 'x', 1.0)": "x_test",
+    "infinite.haar_limit(KERNEL, X, Y, REGULAR, X, 1.0)": "rep",
+    "infinite.haar_limit(KERNEL, X, Y, 'SO2', X, 1.0)": "rep",
+    "infinite.haar_limit(KERNEL, PLANE, Y, CIRCLE, PLANE, 1.0, start=0)": "start",
+    "infinite.haar_limit(KERNEL, PLANE, Y, CIRCLE, PLANE, 1.0, rtol='fine')": "rtol",
+    "infinite.haar_limit(KERNEL, X, Y, CIRCLE, X, 1.0)": "x",
     # metrics
     "metrics.orbit_std(3.0)": "predictions",
     "metrics.orbit_std('p')": "predictions",
