@@ -93,7 +93,7 @@ def simultaneous_ensemble_size(
     epsilon = _ranges.one_probability(epsilon)
     precision = _precisions(variance, delta)
     settings: dict = {"channels": channels, "norm": norm}
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         largest = np.max(1 / precision, initial=0.0)
     if np.isinf(largest):
         whole(largest)  # refuses, and says why
@@ -150,7 +150,11 @@ def sampled_ensemble_size(
     part = max(1, min(samples, ROOM // (root.shape[0] * channels)))
     law = (jnp.asarray(root), jnp.asarray(1 / delta))
     draws = [_largest(k, *law, part, channels, norm) for k in jax.random.split(key, -(-samples // part))]
-    found = Sampled.quantile(np.concatenate([np.asarray(d) for d in draws])[:samples] ** 2, epsilon)
+    with np.errstate(over="ignore"):
+        squares = np.concatenate([np.asarray(d) for d in draws])[:samples] ** 2
+    found = Sampled.quantile(squares, epsilon)
+    if np.isinf(found.value):
+        whole(found.value)  # refuses, and says why
     if not np.isfinite(found.upper):
         fix = f"Take more, at least about {10 / epsilon:.3g}."
         raise refusal(
@@ -201,4 +205,4 @@ def _any(r: np.ndarray, method: str, channels: int, norm: str) -> float:
     if method == "union":
         return float(min(np.sum(each), 1.0))
     with np.errstate(divide="ignore"):
-        return float(-np.expm1(np.sum(np.log1p(-each))))
+        return float(-np.expm1(np.sum(np.log1p(-each)))) + 0.0  # never -0.0
