@@ -137,8 +137,7 @@ def compare_with_theory(run: Run | Mapping[int, Run], ens: Any, x: Any, t: Any =
         fix = "Make one with `InfiniteEnsemble(kernel_fn, train)`; the run comes first."
         raise refusal("ens", expected="an infinite ensemble", got=shown(ens), fix=fix, kind=TypeError)
     if isinstance(run, Mapping):
-        widths = positive_integers(sorted(run, key=str), "run", fix="Name each run by its width, as in {64: run}.")
-        widths = tuple(sorted(widths))
+        widths = tuple(sorted(positive_integers([*run], "run", fix="Name each run by its width, as in {64: run}.")))
         compared = tuple(_compared(run[width], ens, x, t) for width in widths)
         fits = (_fitted(widths, [getattr(one, name) for one in compared]) for name in ("mean", "var"))
         return Trend(widths, compared, *fits)
@@ -147,7 +146,8 @@ def compare_with_theory(run: Run | Mapping[int, Run], ens: Any, x: Any, t: Any =
 
 def _compared(run: Run, ens: Any, x: Any, t: Any) -> Comparison:
     fix = "Pass what `ensembles.train` returned, or a dictionary of such runs by their widths."
-    t = instance(run, Run, "run", expected="a run", fix=fix).steps if t is None else t
+    instance(run, Run, "run", expected="a run", fix=fix)
+    t = run.steps if t is None else t
     _check_same_training(run, ens, t)
     predictions = np.asarray(run.predict(x))[run.finished]
     count = len(predictions)

@@ -44,9 +44,7 @@ def mlp(
         >>> jax.eval_shape(net.apply, variables, jnp.ones((5, 2))).shape
         (5, 3)
     """
-    widths = positive_integers(
-        widths, "widths", fix="List the widths of the hidden layers, as in (512,).", or_none=True
-    )
+    widths = positive_integers(widths, "widths", fix="List those of the hidden layers, as in (512,).", or_none=True)
     outputs = positive_integer(outputs, "outputs")
     make = getattr(stax, one_of(activation, ACTIVATIONS, "activation"))
     layers = [(stax.Dense(width, W_std, b_std), make()) for width in widths]

@@ -105,12 +105,8 @@ class Run:
         """
         fix = "Members are counted from 0."
         chosen = np.asarray(real_array(members, "members", fix=fix)).ravel()
-        if (
-            not np.issubdtype(chosen.dtype, np.integer)
-            or not chosen.size
-            or chosen.min() < 0
-            or chosen.max() >= self.members
-        ):
+        whole = chosen.size and np.issubdtype(chosen.dtype, np.integer)
+        if not whole or chosen.min() < 0 or chosen.max() >= self.members:
             raise refusal("members", expected=f"some of the numbers below {self.members}", got=members, fix=fix)
         kind = "map" if self.layout.chunk == 1 else "vmap"
         layout = layout_of(len(chosen), kind, devices=list(self.layout.mesh.devices.ravel()))

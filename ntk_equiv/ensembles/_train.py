@@ -123,8 +123,9 @@ def train(
     if isinstance(loss, str):  # others may leave out labels that are no numbers
         _check_finite(data[1], "y")
     wanted, record_steps = checked_record(record, record_at, total)
-    for x, _ in wanted.values():  # now, and not after hours of training
-        jax.eval_shape(*_forward(task, (x,)))
+    _, params, _ = _forward(task, data)
+    for x, _ in wanted.values():  # what does not fit is found now, and not after hours of training
+        jax.eval_shape(task.model.apply, params, x)
     if checkpoint is None and boolean(resume, "resume"):
         raise refusal("checkpoint", expected="a folder, to resume", got=None, fix="Name the folder of the run.")
     bytes_each = 0 if layout == "map" else activation_bytes(*_forward(task, data))

@@ -59,11 +59,8 @@ class Heads:
         scale = jnp.asarray(self.score_std, x.dtype) / (embedded.shape[-1] * self.keys ** (1 if self.linear else 0.5))
         weights = MECHANISMS[self.mechanism](scale * jnp.einsum("hnpk,hnqk->hnpq", q, k))
         merged = jnp.einsum("hnpq,hnqv->npvh", weights, v).reshape(*tokens.shape[:2], self.values * self.heads)
-        y = (
-            jnp.asarray(self.value_std, x.dtype)
-            / (self.values * self.heads * source.shape[-1]) ** 0.5
-            * (merged @ W_out)
-        )
+        root = (self.values * self.heads * source.shape[-1]) ** 0.5
+        y = jnp.asarray(self.value_std, x.dtype) / root * (merged @ W_out)
         y = y.reshape(*x.shape[:-1], self.out)
         return y if b is None else y + jnp.asarray(self.b_std, b.dtype) * b.reshape((1,) * (y.ndim - 1) + (self.out,))
 
