@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ntk_equiv._check import instance, refusal
+from ntk_equiv._check import instance, is_listed, refusal
 from ntk_equiv.groups import _characters, _irreps, _table
 from ntk_equiv.groups._characters import IrrepType
 
@@ -72,9 +72,10 @@ class FiniteGroup:
         neutral = _table.identity(table)
         if names is None:
             names = ["e" if g == neutral else f"g{g}" for g in range(len(table))]
-        if not isinstance(names, Sequence) or len(names) != len(table):
+        if not is_listed(names) or len(names) != len(table):
             fix = "Name every element once, in the order of the table."
-            raise refusal("names", expected=f"{len(table)} names", got=repr(names), fix=fix)
+            got = len(names) if is_listed(names) else repr(names)
+            raise refusal("names", expected=f"{len(table)} names", got=got, fix=fix)
         fields = {
             "table": table,
             "inverse": _table.read_only(_table.inverse(table)),
