@@ -4,6 +4,7 @@ Every refusal reads the same way: the argument, what was expected, what came, an
 returns the value it approved, so that it can stand where the value is used.
 """
 
+import math
 import os
 from collections.abc import Hashable, Sequence
 from pathlib import Path
@@ -58,7 +59,7 @@ def boolean(value: Any, argument: str) -> bool:
 
 def real_number(value: Any, argument: str) -> float:
     """`value` as a `float`, if it is one finite real number known now."""
-    if not is_concrete(value) or not is_number(value):
+    if not is_number(value) or not is_concrete(value):
         raise refusal(argument, expected="one finite real number", got=shown(value), fix="Pass a Python float.")
     return float(value)
 
@@ -183,7 +184,7 @@ def floating(x: Any, argument: str) -> jax.Array:
         got = type(x).__name__ if dtype is None else f"dtype {dtype}"
         fix = "Convert it first, for example with `jnp.asarray(x, float)`; integer images are usually divided by 255."
         raise refusal(argument, expected="an array of floating-point numbers", got=got, fix=fix, kind=TypeError)
-    return jnp.asarray(x)
+    return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
 def is_concrete(x: Any) -> bool:
@@ -204,6 +205,8 @@ def is_listed(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Whether `value` is one real number, and finite where that is known."""
+    if type(value) in (int, float):  # at once, because layers have many of them
+        return -math.inf < value < math.inf
     if isinstance(value, bool) or not isinstance(value, int | float | np.number | np.ndarray | jax.Array):
         return False
     if np.ndim(value) != 0 or not jnp.issubdtype(jnp.result_type(value), jnp.number) or np.iscomplexobj(value):

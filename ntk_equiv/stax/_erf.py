@@ -17,6 +17,7 @@ from ntk_equiv.stax._arc import arcsin
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import DualActivation, rule
+from ntk_equiv.stax._state import in_precision
 
 
 @rule
@@ -34,7 +35,7 @@ class ErrorFunction(DualActivation):
 
     def value(self, x: Array) -> Array:
         """The activation itself."""
-        a, b, c = (jnp.asarray(p, x.dtype) for p in (self.a, self.b, self.c))
+        a, b, c = (in_precision(p, x) for p in (self.a, self.b, self.c))
         return a * jax.scipy.special.erf(b * x) + c
 
     def factors(self, q: Array) -> dict[str, Array]:

@@ -13,6 +13,7 @@ from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import DualActivation, rule
+from ntk_equiv.stax._state import in_precision
 
 
 @rule
@@ -29,7 +30,7 @@ class Exponential(DualActivation):
 
     def value(self, x: Array) -> Array:
         """The activation itself."""
-        a, b = (jnp.asarray(p, x.dtype) for p in (self.a, self.b))
+        a, b = (in_precision(p, x) for p in (self.a, self.b))
         return a * jnp.exp(b * x)
 
     def second_moment(self, q: Array) -> Array:

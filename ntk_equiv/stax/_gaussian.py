@@ -16,6 +16,7 @@ from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import DualActivation, rule
+from ntk_equiv.stax._state import in_precision
 
 
 @rule
@@ -32,7 +33,7 @@ class Bell(DualActivation):
 
     def value(self, x: Array) -> Array:
         """The activation itself."""
-        a, b = (jnp.asarray(p, x.dtype) for p in (self.a, self.b))
+        a, b = (in_precision(p, x) for p in (self.a, self.b))
         return a * jnp.exp(b * x**2)
 
     def factors(self, q: Array) -> dict[str, Array]:

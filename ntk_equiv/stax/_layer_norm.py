@@ -20,7 +20,7 @@ from ntk_equiv.stax._certificate import EVERYTHING, NOTHING_BUT_SMOOTH, Certific
 from ntk_equiv.stax._dense import check_axes
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import Rule, Trace, rule, static
-from ntk_equiv.stax._state import VARIANCE, Need, Pairs, Points, inverse_root
+from ntk_equiv.stax._state import VARIANCE, Need, Pairs, Points, in_precision, inverse_root
 
 
 @rule
@@ -98,7 +98,7 @@ def LayerNorm(
     def apply(x: Array) -> Array:
         together = normalized_axes(axes, x.ndim)
         mean, variance = jnp.mean(x, together, keepdims=True), jnp.var(x, together, keepdims=True)
-        return (x - mean) / jnp.sqrt(variance + jnp.asarray(eps, x.dtype))
+        return (x - mean) / jnp.sqrt(variance + in_precision(eps, x))
 
     return without_parameters(lambda shape: shape, apply, Normalization(eps, axes))
 

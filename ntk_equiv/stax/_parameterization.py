@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from ntk_equiv._check import one_of, positive_integers, refusal
 from ntk_equiv._typing import Array
+from ntk_equiv.stax._state import in_precision
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class Parameterization:
 
     def output(self, product: Array, b: Array | None, fan_in: int, W_std: Any, b_std: Any) -> Array:
         """The output of a layer, from the product of inputs and weights."""
-        y = product / self.s[0] ** 0.5 if self.standard else jnp.asarray(W_std, product.dtype) / fan_in**0.5 * product
+        y = product / self.s[0] ** 0.5 if self.standard else in_precision(W_std, product) / fan_in**0.5 * product
         if b is None:
             return y
         b = b.reshape((1,) * (y.ndim - 1) + b.shape)
-        return y + b if self.standard else y + jnp.asarray(b_std, b.dtype) * b
+        return y + b if self.standard else y + in_precision(b_std, b) * b
 
 
 NTK = Parameterization()

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from ntk_equiv._check import function, one_of, positive_integer, real_number, refusal
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._rule import rule, static
-from ntk_equiv.stax._state import Points
+from ntk_equiv.stax._state import Points, in_precision
 
 
 @rule
@@ -85,7 +85,7 @@ class Embedding:
         noise = noise.reshape(x.shape[1], noise.shape[-1])
         if self.decay_fn is not None:
             noise = jnp.asarray(_root(grid, self.p_norm, self.decay_fn), x.dtype) @ noise
-        e = jnp.broadcast_to((jnp.asarray(std, noise.dtype) * noise)[None], (*x.shape[:2], noise.shape[-1]))
+        e = jnp.broadcast_to((in_precision(std, noise) * noise)[None], (*x.shape[:2], noise.shape[-1]))
         return x + e if self.kind == "SUM" else jnp.concatenate([x, e], -1)
 
 

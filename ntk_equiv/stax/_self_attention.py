@@ -15,6 +15,7 @@ from ntk_equiv.stax._dense import check_axes, variance
 from ntk_equiv.stax._network import Network, network
 from ntk_equiv.stax._positional import Embedding
 from ntk_equiv.stax._rule import Rule
+from ntk_equiv.stax._state import in_precision
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,13 @@ class Heads:
         source = embedded if self.embedded_values else tokens
         k, v = (jnp.einsum("npc,hck->hnpk", t, W) for t, W in ((embedded, W_key), (source, W_value)))
         q = k if self.linear else jnp.einsum("npc,hck->hnpk", embedded, W_query)
-        scale = jnp.asarray(self.score_std, x.dtype) / (embedded.shape[-1] * self.keys ** (1 if self.linear else 0.5))
+        scale = in_precision(self.score_std, x) / (embedded.shape[-1] * self.keys ** (1 if self.linear else 0.5))
         weights = MECHANISMS[self.mechanism](scale * jnp.einsum("hnpk,hnqk->hnpq", q, k))
         merged = jnp.einsum("hnpq,hnqv->npvh", weights, v).reshape(*tokens.shape[:2], self.values * self.heads)
         root = (self.values * self.heads * source.shape[-1]) ** 0.5
-        y = jnp.asarray(self.value_std, x.dtype) / root * (merged @ W_out)
+        y = in_precision(self.value_std, x) / root * (merged @ W_out)
         y = y.reshape(*x.shape[:-1], self.out)
-        return y if b is None else y + jnp.asarray(self.b_std, b.dtype) * b.reshape((1,) * (y.ndim - 1) + (self.out,))
+        return y if b is None else y + in_precision(self.b_std, b) * b.reshape((1,) * (y.ndim - 1) + (self.out,))
 
     def limit(self) -> Rule:
         """The kernels of infinitely many heads and channels."""

@@ -14,6 +14,7 @@ from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import DualActivation, rule
+from ntk_equiv.stax._state import in_precision
 
 
 @rule
@@ -31,7 +32,7 @@ class Sinusoid(DualActivation):
 
     def value(self, x: Array) -> Array:
         """The activation itself."""
-        a, b, c = (jnp.asarray(p, x.dtype) for p in (self.a, self.b, self.c))
+        a, b, c = (in_precision(p, x) for p in (self.a, self.b, self.c))
         return a * jnp.sin(b * x + c)
 
     def second_moment(self, q: Array) -> Array:
