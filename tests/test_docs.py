@@ -22,7 +22,7 @@ def test_every_public_name_is_in_the_reference(name, home):
 
 @pytest.mark.parametrize("name", sorted(SHOWN))
 def test_what_the_reference_shows_is_there_and_described(name):
-    """mkdocstrings leaves out what has no docstring."""
+    """What has no docstring would be left out."""
     home, _, last = name.rpartition(".")
     found = getattr(import_module(home), last)
     members = [getattr(found, public) for public in getattr(found, "__all__", [])]

@@ -1,4 +1,4 @@
-"""An extension of griffe, which reads docstrings for the reference: it knows sections "Examples", ours are "Example"."""
+"""An extension of griffe, which reads docstrings for the reference: it looks for "Examples", we write "Example"."""
 
 import re
 from typing import Any
