@@ -1,6 +1,6 @@
 """Draw the pictures of the concept pages, docs/figures/concept_*.png: all of them are computed by the library.
 
-python tools/pictures.py        or: make pictures
+`make pictures` runs it.
 """
 
 from pathlib import Path
