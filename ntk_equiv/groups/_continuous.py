@@ -218,4 +218,6 @@ def _planar(k: int, *, flips: bool) -> FiniteGroup:
 
 
 SO2 = SO(2)
+"""The rotations of the plane."""
 SO3 = SO(3)
+"""The rotations of space."""
