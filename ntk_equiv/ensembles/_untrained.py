@@ -78,7 +78,7 @@ def untrained(
 
     Raises:
         ValueError: there are no inputs.
-        TypeError: the module is none.
+        TypeError: the module is none, or the inputs are no arrays.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax

@@ -92,7 +92,7 @@ def custom(function: Callable[[Any, Any], Any]) -> Filter:
     """
     if isinstance(function, Filter):
         return function
-    uncalled = function in (gradient_flow, gradient_descent, momentum, ridge, converged)
+    uncalled = any(function is kind for kind in (gradient_flow, gradient_descent, momentum, ridge, converged))
     if uncalled or not callable(function):
         fix = "Pass a function φ(λ, t), or a filter: called, with its rate, as in `filters.gradient_flow(1.0)`."
         raise refusal("filter", expected="a filter or a function", got=shown(function), fix=fix, kind=TypeError)
