@@ -46,13 +46,13 @@ types: $(VENV)/.dev  ## check the types
 
 docs: $(VENV)/.docs  ## build the documentation into site/
 	$(VENV)/bin/mkdocs build --strict --quiet
-	$(VENV)/bin/python tools/links.py site
+	$(VENV)/bin/python docs/tools/links.py site
 
 docs-serve: $(VENV)/.docs  ## show the documentation in a browser while it is written
 	$(VENV)/bin/mkdocs serve
 
 pictures: $(VENV)/.demo  ## draw the pictures of the concept pages again
-	$(VENV)/bin/python tools/pictures.py
+	$(VENV)/bin/python docs/tools/pictures.py
 
 bench: $(VENV)/.test  ## run every benchmark
 	@set -e; for script in benchmarks/bench_*.py; do \

@@ -11,6 +11,8 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 
+collect_ignore = ["docs/tools"]  # scripts that build the documentation, with what only that needs
+
 jax.config.update("jax_enable_x64", True)
 # Shapes that meet by accident are a common source of silently wrong kernels.
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -55,5 +55,5 @@ def site(tmp_path):
 )
 def test_links_that_lead_nowhere_are_found(site, html, complaint):
     (site / "index.html").write_text(html)
-    found = runpy.run_path(str(ROOT / "tools" / "links.py"))["broken"](site)
+    found = runpy.run_path(str(ROOT / "docs" / "tools" / "links.py"))["broken"](site)
     assert found == [] if complaint is None else complaint in found[0]

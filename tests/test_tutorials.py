@@ -44,8 +44,8 @@ print(value + 1)
 
 @pytest.fixture(scope="module")
 def renderer():
-    """The module `tools/tutorials.py`, which mkdocs loads by its path, too."""
-    spec = importlib.util.spec_from_file_location("_tutorials", ROOT / "tools" / "tutorials.py")
+    """The module `docs/tools/tutorials.py`, which mkdocs loads by its path, too."""
+    spec = importlib.util.spec_from_file_location("_tutorials", ROOT / "docs" / "tools" / "tutorials.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

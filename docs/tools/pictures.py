@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from ntk_equiv import InfiniteEnsemble, augment, filters, gram, groups, plotting, reps, stax
 
-FOLDER = Path(__file__).parents[1] / "docs" / "figures"
+FOLDER = Path(__file__).parents[1] / "figures"
 LABELLED = [[1.0, 0.25], [0.35, 0.6], [-0.2, 1.25]]
 _HIDDEN = stax.Dense(512, 1.5, 0.1), stax.Relu()
 _, _, kernel_fn = stax.serial(*_HIDDEN, *_HIDDEN, stax.Dense(1))

@@ -1,6 +1,6 @@
 """Does every link of the built site lead somewhere, and does no page load anything from elsewhere?
 
-    python tools/links.py site
+    python docs/tools/links.py site
 
 mkdocs checks links between pages; this also reads what themes, hand-written HTML and docstrings put into them.
 """

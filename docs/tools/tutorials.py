@@ -25,7 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "examples" / "tutorials"
 CACHE = ROOT / ".cache" / "tutorials"
 FENCE = "````"  # longer than what the text of a tutorial may use itself
