@@ -79,19 +79,6 @@ class Mask(Rule):
         return jnp.where(same, k / jnp.asarray(self.rate, k.dtype), k)
 
 
-def coincident(a: Array, b: Array) -> Array:
-    """Which rows of `a` and `b` agree up to what inner products can tell, `[n1, n2]`.
-
-    >>> print(coincident(jnp.eye(2), jnp.array([[1.0, 1e-9], [1.0, 0.1]])))
-    [[ True False]
-     [False False]]
-    """
-    tolerance = float(jnp.finfo(a.dtype).eps) * max(SNAP, a.shape[1] ** 0.5)
-    squares = jnp.sum(a**2, 1)[:, None] + jnp.sum(b**2, 1)[None, :]
-    products = jnp.matmul(a, b.T, precision=lax.Precision.HIGHEST)
-    return squares - 2 * products <= tolerance * squares
-
-
 def Dropout(rate: Scalar, mode: str = "train") -> Network:
     """Random zeros: each entry is kept with probability `rate` and divided by it.
 
@@ -138,3 +125,16 @@ def Dropout(rate: Scalar, mode: str = "train") -> Network:
         return jnp.where(jax.random.bernoulli(rng, rate, x.shape), x / rate, 0)
 
     return network(lambda key, shape: (shape, ()), apply, Mask(rate) if train else Unchanged())
+
+
+def coincident(a: Array, b: Array) -> Array:
+    """Which rows of `a` and `b` agree up to what inner products can tell, `[n1, n2]`.
+
+    >>> print(coincident(jnp.eye(2), jnp.array([[1.0, 1e-9], [1.0, 0.1]])))
+    [[ True False]
+     [False False]]
+    """
+    tolerance = float(jnp.finfo(a.dtype).eps) * max(SNAP, a.shape[1] ** 0.5)
+    squares = jnp.sum(a**2, 1)[:, None] + jnp.sum(b**2, 1)[None, :]
+    products = jnp.matmul(a, b.T, precision=lax.Precision.HIGHEST)
+    return squares - 2 * products <= tolerance * squares
