@@ -1,13 +1,27 @@
 """The triple that every layer and every network is."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ntk_equiv._check import refusal
-from ntk_equiv._typing import ApplyFn, InitFn
+from ntk_equiv._typing import Array, Inputs
 from ntk_equiv.stax._graph_input import Graph, with_own_adjacency
 from ntk_equiv.stax._kernel_fn import KernelFn
 from ntk_equiv.stax._rule import Rule
+
+
+class InitFn(Protocol):
+    """Draws a finite network."""
+
+    def __call__(self, key: Array, input_shape: Any, /) -> tuple[Any, Any]:
+        """The shape of the outputs, and random parameters."""
+
+
+class ApplyFn(Protocol):
+    """Evaluates a finite network."""
+
+    def __call__(self, params: Any, x: Inputs, /, *, rng: Array | None = None, pattern: Any = None) -> Any:
+        """The outputs, `[n, ..., channels]`."""
 
 
 class Network(NamedTuple):
