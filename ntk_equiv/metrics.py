@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from ntk_equiv._check import floating, is_concrete, refusal
 from ntk_equiv._typing import Array
@@ -33,12 +34,14 @@ QUANTILES = (0.25, 0.5, 0.75)
 class OrbitMetric:
     """A metric averaged over points, with standard errors over these points (NaN if there is but one).
 
+    A pytree; `batch` are the axes of `jax.vmap`, none unless a metric is mapped.
+
     Attributes:
         ensemble: of the mean over members.
         ensemble_error: its standard error.
-        members: of each member, [members].
-        member_errors: their standard errors, [members].
-        points: of the mean over members, at each point, [n].
+        members: of each member.
+        member_errors: their standard errors.
+        points: of the mean over members, at each point.
         monte_carlo_error: what drawing the group elements adds to the error of `ensemble`; None if all were there.
 
     Example:
@@ -50,16 +53,16 @@ class OrbitMetric:
         (0.0, [1.0, 1.0])
     """
 
-    ensemble: Array
-    ensemble_error: Array
-    members: Array
-    member_errors: Array
-    points: Array
-    monte_carlo_error: Array | None = None
+    ensemble: Float[Array, "*batch"]
+    ensemble_error: Float[Array, "*batch"]
+    members: Float[Array, "*batch members"]
+    member_errors: Float[Array, "*batch members"]
+    points: Float[Array, "*batch n"]
+    monte_carlo_error: Float[Array, "*batch"] | None = None
 
     @property
-    def quantiles(self) -> Array:
-        """The 25, 50 and 75 percent quantiles over members, [3].
+    def quantiles(self) -> Float[Array, "3"]:
+        """The 25, 50 and 75 percent quantiles over members.
 
         Example:
             >>> import jax.numpy as jnp

@@ -5,9 +5,10 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from ntk_equiv._check import is_concrete, refusal
-from ntk_equiv._typing import Scalar
+from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.filters._kinds import END, Converged, Custom, Filter, GradientDescent, GradientFlow, Momentum, Ridge
 
 
@@ -97,7 +98,7 @@ def custom(function: Callable[[Any, Any], Any]) -> Filter:
     return function if isinstance(function, Filter) else Custom(function)
 
 
-def max_learning_rate(theta: Any, *, beta: Scalar = 0.0, size: int = 1) -> Any:
+def max_learning_rate(theta: Any, *, beta: Scalar = 0.0, size: int = 1) -> Float[Array, ""]:
     """The largest rate at which descent on a given Gram matrix does not diverge, 2(1+β)·size/λ_max.
 
     Args:

@@ -14,8 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Inexact, Int, Shaped
 
 from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._typing import Array
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
 from ntk_equiv.orbits._given import fitting, with_channels
 from ntk_equiv.reps import Representation
@@ -78,12 +80,12 @@ class AugmentedSet:
         return jax.tree.map(_joined, self.rep_x.orbit(self.base_x, self._chosen))
 
     @property
-    def y(self) -> jax.Array:
+    def y(self) -> Shaped[Array, "{self.size} ..."]:
         """The augmented labels, in the same order."""
         moved = self.rep_y.orbit(with_channels(self.base_y), self._chosen)
         return _joined(moved).reshape(-1, *self.base_y.shape[1:])
 
-    def permutation(self, g: Any, /) -> jax.Array:
+    def permutation(self, g: Any, /) -> Int[Array, "{self.size}"]:
         """π_g: the integers with `x[permutation(g)] == rep_x(g, x)` for the augmented x, and likewise for y.
 
         Args:
@@ -108,7 +110,7 @@ class AugmentedSet:
         moved = jnp.asarray(places)[g]
         return (moved[:, None] * self.n + jnp.arange(self.n, dtype=moved.dtype)[None, :]).reshape(-1)
 
-    def permutation_matrix(self, g: Any, /) -> jax.Array:
+    def permutation_matrix(self, g: Any, /) -> Inexact[Array, "{self.size} {self.size}"]:
         """Π(g), the rows of the identity in the order π_g: Π(g) Y = ρ_Y(g) Y, and Π(g)Π(h) = Π(hg).
 
         For labels with several axes Π(g) acts on the first.
@@ -200,13 +202,13 @@ def augment(
     return AugmentedSet(x, y, None, rep_x, rep_y, tuple(chosen.tolist()))
 
 
-def _joined(leaf: jax.Array) -> jax.Array:
+def _joined(leaf: Array) -> Array:
     """[order, n, ...] as [order · n, ...]."""
     return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
 
 
-def _is_fixed(points: jax.Array, images: jax.Array) -> np.ndarray:
-    """Whether each point equals each of its images up to rounding, [order, n]."""
+def _is_fixed(points: Shaped[Array, "n ..."], images: Shaped[Array, "order n ..."]) -> Bool[np.ndarray, "order n"]:
+    """Whether each point equals each of its images up to rounding."""
     n, eps = len(points), jnp.finfo(points.dtype).eps if jnp.issubdtype(points.dtype, jnp.inexact) else 0
     flat, moved = np.asarray(points).reshape(n, -1), np.asarray(images).reshape(len(images), n, -1)
     return np.abs(moved - flat).max(axis=2) <= 100 * float(eps) * np.abs(flat).max(axis=1)
