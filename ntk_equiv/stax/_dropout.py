@@ -62,7 +62,7 @@ class Mask(Rule):
         return after.with_cov(self.scaled(points.cov, everywhere, full=True), full=True), trace
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
-        same = coincident(left["nodes"], right["nodes"])
+        same = _coincident(left["nodes"], right["nodes"])
         if "adjacency" in left:  # Groups permute edges, which leaves no rounding errors.
             same = same & jnp.all(left["adjacency"][:, None] == right["adjacency"][None], -1)
         same = same.reshape(same.shape + (1,) * (pairs.nngp.ndim - 2))
@@ -127,10 +127,10 @@ def Dropout(rate: Scalar, mode: str = "train") -> Network:
     return network(lambda key, shape: (shape, ()), apply, Mask(rate) if train else Unchanged())
 
 
-def coincident(a: Array, b: Array) -> Array:
+def _coincident(a: Array, b: Array) -> Array:
     """Which rows of `a` and `b` agree up to what inner products can tell, `[n1, n2]`.
 
-    >>> print(coincident(jnp.eye(2), jnp.array([[1.0, 1e-9], [1.0, 0.1]])))
+    >>> print(_coincident(jnp.eye(2), jnp.array([[1.0, 1e-9], [1.0, 0.1]])))
     [[ True False]
      [False False]]
     """
