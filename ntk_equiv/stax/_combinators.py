@@ -4,6 +4,8 @@ Side by side, the state that flows is a tuple with one entry per branch, until a
 """
 
 import math
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import jax
@@ -15,9 +17,8 @@ from ntk_equiv.stax._rule import Rule, Trace, rule, static
 from ntk_equiv.stax._state import Pairs, Points, merge_needs
 
 
-@rule
-class Serial(Rule):
-    """Layers one after another."""
+class Composition(Rule):
+    """Several layers as one."""
 
     takes_branches = True
     makes_branches = True
@@ -27,7 +28,14 @@ class Serial(Rule):
     @property
     def certificate(self) -> Certificate:
         """What all layers share."""
-        return _shared(self.rules)
+        return reduce(and_, (layer.certificate for layer in self.rules), EVERYTHING)
+
+
+@rule
+class Serial(Composition):
+    """Layers one after another."""
+
+    rules: tuple[Rule, ...]
 
     def needs(self, need: Any) -> list[Any]:
         """What each layer must be given, first to last, then what the last must deliver."""
@@ -65,18 +73,10 @@ class Serial(Rule):
 
 
 @rule
-class Parallel(Rule):
+class Parallel(Composition):
     """Layers side by side, each with its own part of a tuple."""
 
-    takes_branches = True
-    makes_branches = True
-
     rules: tuple[Rule, ...]
-
-    @property
-    def certificate(self) -> Certificate:
-        """What all branches share."""
-        return _shared(self.rules)
 
     def need(self, need: Any) -> Any:
         return tuple(layer.need(n) for layer, n in zip(self.rules, _branches(need, len(self.rules)), strict=True))
@@ -255,10 +255,3 @@ def _branches(value: Any, count: int) -> tuple:
 def _keys(rng: Any, count: int) -> Any:
     """A random key for each layer, if there is one to split."""
     return [None] * count if rng is None else jax.random.split(rng, count)
-
-
-def _shared(rules: tuple[Rule, ...]) -> Certificate:
-    certificate = EVERYTHING
-    for layer in rules:
-        certificate = certificate & layer.certificate
-    return certificate
