@@ -71,15 +71,13 @@ def _batches(
 
     @jax.jit
     def batch(data: tuple, elements: jax.Array, points: jax.Array) -> tuple:
-        x, y = jax.tree.map(lambda leaf: leaf[points], data)
-        moved = jax.vmap(actions[1])(elements, with_channels(y))
-        return jax.vmap(actions[0])(elements, x), moved.reshape(y.shape)
+        return each_moved(*actions, elements, *jax.tree.map(lambda leaf: leaf[points], data))
 
     for epoch in range(epochs) if epochs is not None else itertools.count():
         shuffling, drawing = jax.random.split(jax.random.fold_in(key, epoch))
         if random:
             points = jax.random.permutation(shuffling, n)
-            elements = _haar(group, drawing, n)
+            elements = haar_elements(group, drawing, n)
         else:
             elements, points = jnp.divmod(jax.random.permutation(shuffling, group.order * n), n)
         for start in range(0, len(points), batch_size):
@@ -87,7 +85,16 @@ def _batches(
             yield batch(data, elements[part], points[part])
 
 
-def _haar(group: FiniteGroup | ContinuousGroup, key: jax.Array, count: int) -> jax.Array:
+def each_moved(
+    rep_x: Representation, rep_y: Representation, elements: jax.Array, x: Any, y: jax.Array
+) -> tuple[Any, jax.Array]:
+    """ρ_X(g) x_i and ρ_Y(g) y_i, every point under an element of its own."""
+    moved = jax.vmap(rep_y)(elements, with_channels(y))
+    return jax.vmap(rep_x)(elements, x), moved.reshape(y.shape)
+
+
+def haar_elements(group: FiniteGroup | ContinuousGroup, key: jax.Array, count: int) -> jax.Array:
+    """Elements drawn from the Haar measure: integers [count], or matrices [count, n, n] of a continuous group."""
     if isinstance(group, ContinuousGroup):
         return group.sample(key, count)
     return jax.random.randint(key, (count,), 0, group.order)
