@@ -103,7 +103,7 @@ class AugmentedSet:
         """
         places = self._places()
         if is_concrete(g):
-            g = self.group.element(int(g))  # type: ignore[union-attr]
+            g = self.group.element(g.item() if hasattr(g, "item") else g)  # type: ignore[union-attr]
             if places[g, 0] < 0:
                 fix = "Only these elements map the augmented set to itself."
                 raise refusal("g", expected=f"one of the elements {self.elements}", got=g, fix=fix)

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import boolean, positive_integer, random_key, refusal
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
 from ntk_equiv.orbits._given import fitting, with_channels
 from ntk_equiv.reps import Representation
@@ -58,6 +58,9 @@ def augment_batches(
     """
     x, y, rep_y = fitting(x, y, rep_x, rep_y)
     positive_integer(batch_size, "batch_size")
+    random_key(key)
+    epochs = None if epochs is None else positive_integer(epochs, "epochs")
+    boolean(random, "random")
     if isinstance(rep_x.group, ContinuousGroup) and not random:
         fix = "Pass random=True, or augment by a finite subgroup."
         raise refusal("random", expected=f"True for {rep_x.group}", got=random, fix=fix)

@@ -5,19 +5,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ntk_equiv import reps
-from ntk_equiv._check import refusal
+from ntk_equiv._check import arrays, real_array, refusal
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.reps import Representation
+from ntk_equiv.reps._given import actions_on_both
 
 
 def fitting(x: Any, y: Any, rep_x: Representation, rep_y: Representation | None) -> tuple[Any, jax.Array, Any]:
     """Points and labels as arrays, and the action on y, after checking that they belong together."""
-    x, y = jax.tree.map(jnp.asarray, x), jnp.asarray(y)
-    rep_y = reps.trivial(rep_x.group) if rep_y is None else rep_y
-    if rep_x.group != rep_y.group:
-        fix = "Points and labels transform under the same group."
-        raise refusal("rep_y", expected=f"of {rep_x.group.label}", got=f"of {rep_y.group.label}", fix=fix)
+    x, y = arrays(x, "x"), jnp.asarray(real_array(y, "y"))
+    rep_x, rep_y = actions_on_both(rep_x, rep_y)
     lengths = {leaf.shape[:1] for leaf in jax.tree.leaves(x)}
     if lengths != {y.shape[:1]} or not y.ndim:
         fix = "Their first axes count the samples."
@@ -28,7 +25,7 @@ def fitting(x: Any, y: Any, rep_x: Representation, rep_y: Representation | None)
         jax.eval_shape(lambda y: rep_y(some, y), with_channels(y))
     except ValueError as error:
         fix = f"Give labels an axis of channels at the end, and choose the action that fits them. In detail: {error}"
-        raise refusal("y", expected=f"labels that {rep_y} acts on", got=f"shape {y.shape}", fix=fix) from error
+        raise refusal("y", expected=f"labels that {rep_y} acts on", got=f"shape {y.shape}", fix=fix) from None
     return x, y, rep_y
 
 
