@@ -70,11 +70,13 @@ def augment_batches(
 def _batches(
     data: tuple, actions: tuple, batch_size: int, key: jax.Array, epochs: int | None, random: bool
 ) -> Iterator[tuple[Any, jax.Array]]:
-    n, group = data[1].shape[0], actions[0].group
+    (rep_x, rep_y), n = actions, data[1].shape[0]
+    group = rep_x.group
 
     @jax.jit
     def batch(data: tuple, elements: jax.Array, points: jax.Array) -> tuple:
-        return each_moved(*actions, elements, *jax.tree.map(lambda leaf: leaf[points], data))
+        x, y = jax.tree.map(lambda leaf: leaf[points], data)
+        return each_moved(rep_x, rep_y, elements, x, y)
 
     for epoch in range(epochs) if epochs is not None else itertools.count():
         shuffling, drawing = jax.random.split(jax.random.fold_in(key, epoch))
