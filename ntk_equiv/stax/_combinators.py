@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._typing import Array
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, network, rules_of, without_parameters
 from ntk_equiv.stax._rule import Rule, Trace, rule, static
@@ -152,7 +153,7 @@ def serial(*layers: Network) -> Network:
     """
     rules = rules_of(layers)
 
-    def init(key: jax.Array, shape: Any) -> tuple:
+    def init(key: Array, shape: Any) -> tuple:
         params = []
         for (init_layer, _, _), layer_key in zip(layers, jax.random.split(key, len(layers)), strict=True):
             shape, layer_params = init_layer(layer_key, shape)
@@ -182,7 +183,7 @@ def parallel(*layers: Network) -> Network:
     if not rules:
         raise refusal("layers", expected="one for each branch", got="none", fix="Pass at least one.")
 
-    def init(key: jax.Array, shapes: Any) -> tuple:
+    def init(key: Array, shapes: Any) -> tuple:
         if not isinstance(shapes, tuple | list) or not isinstance(shapes[0], tuple | list):
             fix = "Put `FanOut` right before `parallel`."
             raise refusal("input_shape", expected="one shape for each branch", got=shapes, fix=fix)
