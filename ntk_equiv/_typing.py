@@ -1,12 +1,15 @@
-"""Types that the whole library speaks in."""
+"""Types that the whole library speaks in; shapes are written with jaxtyping, as in `Float[Array, "n features"]`."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 
 Array = jax.Array
+
+Scalar = float | int | np.number | Array
+"""One real number: a Python one, or one that JAX may trace and differentiate."""
+
 Inputs = Any
 """Samples: an array `[n, ...]`, or a pytree of arrays with a common leading axis such as a graph."""
 
@@ -32,10 +35,3 @@ class KernelFn(Protocol):
 
     def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None) -> Any:
         """Kernels of all pairs from `x1` and `x2` (from `x1` with itself if `x2` is `None`)."""
-
-
-Scalar = float | int | np.number | Array
-"""One real number: a Python one, or one that JAX may trace and differentiate."""
-
-InitFn = Callable[..., tuple[Any, Any]]
-ApplyFn = Callable[..., Any]

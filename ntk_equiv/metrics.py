@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from ntk_equiv._check import floating, is_concrete, is_number, refusal, shown
 from ntk_equiv._typing import Array
@@ -33,12 +34,14 @@ QUANTILES = (0.25, 0.5, 0.75)
 class OrbitMetric:
     """A metric averaged over points, with standard errors over these points (NaN if there is but one).
 
+    A pytree; `batch` are the axes of `jax.vmap`, none unless a metric is mapped.
+
     Attributes:
         ensemble: of the mean over members.
         ensemble_error: its standard error.
-        members: of each member, [members].
-        member_errors: their standard errors, [members].
-        points: of the mean over members, at each point, [n].
+        members: of each member.
+        member_errors: their standard errors.
+        points: of the mean over members, at each point.
         monte_carlo_error: what drawing the group elements adds to the error of `ensemble`; None if all were there.
 
     Example:
@@ -50,16 +53,16 @@ class OrbitMetric:
         (0.0, [1.0, 1.0])
     """
 
-    ensemble: Array
-    ensemble_error: Array
-    members: Array
-    member_errors: Array
-    points: Array
-    monte_carlo_error: Array | None = None
+    ensemble: Float[Array, "*batch"]
+    ensemble_error: Float[Array, "*batch"]
+    members: Float[Array, "*batch members"]
+    member_errors: Float[Array, "*batch members"]
+    points: Float[Array, "*batch n"]
+    monte_carlo_error: Float[Array, "*batch"] | None = None
 
     @property
-    def quantiles(self) -> Array:
-        """The 25, 50 and 75 percent quantiles over members, [3].
+    def quantiles(self) -> Float[Array, "3"]:
+        """The 25, 50 and 75 percent quantiles over members.
 
         Example:
             >>> import jax.numpy as jnp
@@ -224,12 +227,14 @@ def _measured(measure: Callable[..., Array], *arrays: Array, mean: Callable = la
     return OrbitMetric(jnp.mean(points), _error(points), jnp.mean(each, -1), _error(each), points)
 
 
-def _error(values: Array) -> Array:
+def _error(values: Float[Array, "*rest n"]) -> Float[Array, "*rest"]:
+    """The standard error of the mean over points."""
     n = values.shape[-1]
     return jnp.std(values, -1, ddof=1) / n**0.5 if n > 1 else jnp.full(values.shape[:-1], jnp.nan, values.dtype)
 
 
-def _std(p: Array) -> Array:
+def _std(p: Float[Array, "order n ..."]) -> Float[Array, "n"]:
+    """The standard deviation across the orbit of each point."""
     return _per_point(jnp.std(p, 0))
 
 
@@ -239,12 +244,13 @@ def _same(p: Array, still: Array) -> Array:
     return jnp.where(jnp.isnan(still).any(-1)[None], jnp.nan, agree).astype(p.dtype)
 
 
-def _per_point(values: Array) -> Array:
-    """[n, ...] averaged to [n]."""
+def _per_point(values: Float[Array, "n ..."]) -> Float[Array, "n"]:
+    """The average over the outputs at each point."""
     return jnp.mean(values, tuple(range(1, values.ndim)))
 
 
 def _orbits(predictions: Any, argument: str = "predictions") -> Array:
+    """`predictions`, if they are those of several members on orbits."""
     p = floating(predictions, argument)
     if p.ndim < 3 or 0 in p.shape:
         fix = f"One function alone is an ensemble of one: `{argument}[None]`."
@@ -253,6 +259,7 @@ def _orbits(predictions: Any, argument: str = "predictions") -> Array:
 
 
 def _classes(predictions: Any, argument: str = "predictions") -> Array:
+    """`predictions`, if they are scores of classes as well."""
     p = _orbits(predictions, argument)
     if p.ndim < 4 or p.shape[-1] < 2:
         fix = "The last axis holds the scores of the classes."
@@ -269,6 +276,7 @@ def _place(identity: Any, order: int) -> int:
 
 
 def _still(reference: Any, predictions: Any) -> Array:
+    """`reference`, if it is what `predictions` are compared with, at points that were not moved."""
     still, expected = floating(reference, "reference"), (predictions.shape[0], *predictions.shape[2:])
     if still.shape != expected:
         fix = "Predict at the points themselves, which the group has not moved."
@@ -277,6 +285,7 @@ def _still(reference: Any, predictions: Any) -> Array:
 
 
 def _inverse(rep_y: Any, elements: Any, order: int) -> Any:
+    """The inverse of every element, integers or matrices; of all of a finite group if none are given."""
     if not callable(rep_y) or not hasattr(rep_y, "group"):
         fix = "Make one of a group, as in `reps.regular(groups.cyclic(4))`; leave it out for invariant outputs."
         raise refusal("rep_y", expected="a representation", got=shown(rep_y), fix=fix, kind=TypeError)

@@ -26,12 +26,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ntk_equiv._check import file_path, instance, positive_integer, real_array, refusal, scalar
+from ntk_equiv.metrics import QUANTILES
 
 # After Okabe and Ito, the darkest first; yellow is left out, because thin lines of it are not seen on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 _THEORY = "#222222"
-_QUARTILES = (0.25, 0.5, 0.75)
 _SETTINGS: Any = {
     "axes.axisbelow": True,
     "axes.grid": True,
@@ -142,7 +142,7 @@ def orbit_curve(
         raise refusal("members", expected="of shape [k, members], with x and ensemble [k]", got=got, fix=fix)
     _panel(ax)
     colour, mark = _look(number)
-    low, median, high = np.quantile(members, _QUARTILES, axis=1)
+    low, median, high = np.quantile(members, QUANTILES, axis=1)
     ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
     ax.plot(x, median, ":", color=colour, linewidth=1)
     marks: dict[str, Any] = {"color": colour, "marker": mark, "label": label}

@@ -19,9 +19,9 @@ import numpy as np
 from jax import lax
 
 from ntk_equiv._check import refusal
-from ntk_equiv.empirical._network import sample_outputs
+from ntk_equiv.empirical._network import as_batch, sample_outputs
 from ntk_equiv.empirical._plan import Plan
-from ntk_equiv.empirical._sites import probed, program_of, zeros
+from ntk_equiv.empirical._sites import probed, program_of
 
 
 def product(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
@@ -42,7 +42,7 @@ def derivatives(plan: Plan, apply: Any, params: Any, constants: Any, x: Any) -> 
     # All steps have one size, so that one program serves them; the last is filled up with copies.
     places = np.minimum(np.arange(steps * size), n - 1).reshape(steps, size)
     one = functools.partial(_of_sample, plan, apply, params, constants)
-    each = jax.vmap(one) if size > 1 else lambda samples: jax.tree.map(_first, one(jax.tree.map(_alone, samples)))
+    each = jax.vmap(one) if size > 1 else lambda samples: as_batch(one(jax.tree.map(lambda leaf: leaf[0], samples)))
     found = lax.map(each, jax.tree.map(lambda leaf: leaf[places], x))
     return jax.tree.map(lambda leaf: leaf.reshape(steps * size, *leaf.shape[2:])[:n], found)
 
@@ -59,7 +59,7 @@ def _of_sample(plan: Plan, apply: Any, params: Any, constants: Any, sample: Any)
         return result.reshape(-1), seen
 
     explicit = {i: leaf for i, leaf in enumerate(leaves) if i not in sites}
-    probes = {i: zeros(site) for i, site in sites.items()}
+    probes = {i: site.probe() for i, site in sites.items()}
     result, pull, seen = jax.vjp(outputs, explicit, probes, has_aux=True)
     slopes, dy = jax.vmap(pull)(jnp.eye(result.size, dtype=result.dtype))
     shape = math.prod(plan.grid), plan.channels
@@ -105,8 +105,7 @@ def by_products(plan: Plan, apply: Any, params: Any, constants: Any, x1: Any, x2
     _, forward = jax.linearize(functools.partial(outputs, x1), params)
 
     def of_sample(sample: Any) -> jax.Array:
-        x = jax.tree.map(lambda leaf: leaf[None], sample)
-        result, pull = jax.vjp(functools.partial(outputs, x), params)
+        result, pull = jax.vjp(functools.partial(outputs, as_batch(sample)), params)
 
         def of_output(number: jax.Array) -> jax.Array:
             unit = jnp.zeros(result.size, result.dtype).at[number].set(1)
@@ -119,11 +118,3 @@ def by_products(plan: Plan, apply: Any, params: Any, constants: Any, x1: Any, x2
     rows = rows.reshape(rows.shape[0], *shape, *rows.shape[2:])
     # [b, S', C', a, S(, C)], with C' of the second argument last, or summed over.
     return rows.transpose(3, 0, 4, 1, 5, 2) if apart else rows.sum(2).transpose(2, 0, 3, 1)
-
-
-def _alone(leaf: jax.Array) -> jax.Array:
-    return leaf[0]
-
-
-def _first(leaf: jax.Array) -> jax.Array:
-    return leaf[None]

@@ -75,7 +75,7 @@ class MonteCarloKernelFn:
         [[2.5]] [[ True]]
     """
 
-    key: jax.Array
+    key: Array
     init: Callable = dataclasses.field(metadata={"static": True})
     apply: Any = dataclasses.field(metadata={"static": True})
     samples: int = dataclasses.field(metadata={"static": True})
@@ -139,7 +139,7 @@ class MonteCarloKernelFn:
         wanted = min(count, self.together or fitting)
         return next(size for size in range(wanted, 0, -1) if count % size == 0)
 
-    def drawn(self, key: jax.Array, x: Inputs) -> EmpiricalKernelFn:
+    def drawn(self, key: Array, x: Inputs) -> EmpiricalKernelFn:
         """The kernels of one random network for samples like those of `x`."""
         return self._with(parameters(self.init, key, x))
 
@@ -150,14 +150,14 @@ class MonteCarloKernelFn:
     def _with(self, params: Any) -> EmpiricalKernelFn:
         return EmpiricalKernelFn(params, (), self.apply, self.method, "mean")
 
-    def _keys(self) -> jax.Array:
+    def _keys(self) -> Array:
         return jax.random.split(self.key, self.samples)
 
 
 def monte_carlo_kernel_fn(
     init: Any,
     apply: Any,
-    key: jax.Array,
+    key: Array,
     samples: int,
     *,
     together: int | None = None,
@@ -199,7 +199,7 @@ def monte_carlo_kernel_fn(
     return MonteCarloKernelFn(key, init, _network.Plain(apply), count, together, method)
 
 
-def parameters(init: Callable, key: jax.Array, x: Inputs) -> Any:
+def parameters(init: Callable, key: Array, x: Inputs) -> Any:
     """Random parameters for samples like those of `x`, from an `init` of either convention."""
     shape = (-1, *jax.tree.leaves(x)[0].shape[1:])
     try:
@@ -217,13 +217,13 @@ def parameters(init: Callable, key: jax.Array, x: Inputs) -> Any:
 
 
 @partial(jax.jit, static_argnames="get")
-def _moments(kernel_fn: MonteCarloKernelFn, keys: jax.Array, x1: Inputs, x2: Inputs | None, get: Any) -> tuple:
+def _moments(kernel_fn: MonteCarloKernelFn, keys: Array, x1: Inputs, x2: Inputs | None, get: Any) -> tuple:
     """Mean, and sum of squared deviations from it, of the kernels of the networks with these keys."""
 
-    def kernels(key: jax.Array) -> Any:
+    def kernels(key: Array) -> Any:
         return kernel_fn.drawn(key, x1)(x1, x2, get)
 
-    def step(total: Any, keys: jax.Array) -> tuple[Any, None]:
+    def step(total: Any, keys: Array) -> tuple[Any, None]:
         drawn = jax.vmap(kernels)(keys) if len(keys) > 1 else jax.tree.map(lambda k: k[None], kernels(keys[0]))
         mean = jax.tree.map(lambda k: jnp.mean(k, 0), drawn)
         squares = jax.tree.map(lambda k, m: jnp.sum(jnp.square(k - m[None]), 0), drawn, mean)

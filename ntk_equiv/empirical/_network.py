@@ -65,7 +65,12 @@ def split(network: Any, params: Any) -> tuple[Plain | Linen, Any, Any]:
 
 def sample_outputs(apply: Callable, params: Any, constants: Any, sample: Any) -> Any:
     """The outputs for one sample, without an axis of samples."""
-    return apply(params, constants, jax.tree.map(lambda leaf: leaf[None], sample))[0]
+    return apply(params, constants, as_batch(sample))[0]
+
+
+def as_batch(sample: Any) -> Any:
+    """One sample with an axis of samples."""
+    return jax.tree.map(lambda leaf: leaf[None], sample)
 
 
 def output_spec(apply: Callable, params: Any, constants: Any, x: Any) -> jax.ShapeDtypeStruct:

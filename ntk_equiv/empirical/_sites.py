@@ -55,6 +55,15 @@ class Site:
             return dy.reshape(len(dy), self.outputs, self.rows).swapaxes(1, 2)
         return dy.reshape(len(dy), self.rows, self.outputs)
 
+    def probe(self) -> jax.Array:
+        """The zero that is added to y."""
+        return jnp.zeros(self.shape, self.dtype)
+
+
+def program_of(function: Callable, *arguments: Any) -> ClosedJaxpr:
+    """The program of a function of pytrees, whose arguments are their leaves in order."""
+    return jax.make_jaxpr(function)(*arguments)
+
 
 def sites_of(program: ClosedJaxpr, count: int) -> dict[int, Site]:
     """The sites of those among the first `count` arguments of a program that have one, by their number."""
@@ -135,13 +144,3 @@ def _evaluated(eqn: JaxprEqn, values: list) -> list:
     functions, settings = settings if isinstance(settings, tuple) else ((), settings)
     results = eqn.primitive.bind(*functions, *values, **settings)
     return list(results) if eqn.primitive.multiple_results else [results]
-
-
-def program_of(function: Callable, *arguments: Any) -> ClosedJaxpr:
-    """The program of a function of pytrees, whose arguments are their leaves in order."""
-    return jax.make_jaxpr(function)(*arguments)
-
-
-def zeros(site: Site) -> jax.Array:
-    """The probe of a site."""
-    return jnp.zeros(site.shape, site.dtype)

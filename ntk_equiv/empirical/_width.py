@@ -86,20 +86,6 @@ def fitted_correction(differences: Mapping[int, np.ndarray], errors: Mapping[int
     return Correction(a, 1 / np.sqrt(information), float(chi_squared))
 
 
-def _common_widths(differences: Any, errors: Any) -> list[int]:
-    """The widths of two mappings, if they are the same, and so are the shapes of what was found there."""
-    fix = "Pass two dictionaries, from each width to an array of the same shape."
-    for found, argument in ((differences, "differences"), (errors, "errors")):
-        instance(found, Mapping, argument, expected="a mapping from widths to arrays", fix=fix)
-    widths = [positive_integer(width, "differences") for width in differences]
-    if not widths or set(widths) != set(errors):
-        raise refusal("errors", expected=f"given for the widths {widths}", got=f"{list(errors)}", fix=fix)
-    shapes = {np.shape(real_array(of[N], "differences")) for of in (differences, errors) for N in widths}
-    if len(shapes) > 1:
-        raise refusal("differences, errors", expected="arrays of one shape", got=f"shapes {sorted(shapes)}", fix=fix)
-    return sorted(widths)
-
-
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class WidthScaling:
     """How the mean kernels of networks approach those of infinite width; made by `width_scaling`.
@@ -213,3 +199,17 @@ def _check_same(narrow: Any, wide: Any) -> None:
                 got=f"another {name} at the largest width than at the smallest",
                 fix='In standard parameterization scale widths by `s`; or use parameterization="ntk".',
             )
+
+
+def _common_widths(differences: Any, errors: Any) -> list[int]:
+    """The widths of two mappings, if they are the same, and so are the shapes of what was found there."""
+    fix = "Pass two dictionaries, from each width to an array of the same shape."
+    for found, argument in ((differences, "differences"), (errors, "errors")):
+        instance(found, Mapping, argument, expected="a mapping from widths to arrays", fix=fix)
+    widths = [positive_integer(width, "differences") for width in differences]
+    if not widths or set(widths) != set(errors):
+        raise refusal("errors", expected=f"given for the widths {widths}", got=f"{list(errors)}", fix=fix)
+    shapes = {np.shape(real_array(of[N], "differences")) for of in (differences, errors) for N in widths}
+    if len(shapes) > 1:
+        raise refusal("differences, errors", expected="arrays of one shape", got=f"shapes {sorted(shapes)}", fix=fix)
+    return sorted(widths)

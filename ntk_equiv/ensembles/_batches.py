@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv._check import arrays, one_of, positive_integer, real_array, refusal, samples_in
-from ntk_equiv.groups import ContinuousGroup
 from ntk_equiv.orbits import AugmentedSet
+from ntk_equiv.orbits._batches import each_moved, haar_elements
 from ntk_equiv.reps import Representation
 
 Batch = tuple[Any, jax.Array, jax.Array | None]
@@ -79,25 +79,13 @@ class Batches:
             return x, y, weights
         if self.random:
             _, drawing = jax.random.split(key)
-            g, points = self._drawn(jax.random.fold_in(drawing, step), len(chosen)), chosen
+            g, points = haar_elements(self.rep_x.group, jax.random.fold_in(drawing, step), len(chosen)), chosen
         else:
             place, points = jnp.divmod(chosen, self.points)
             g = jnp.asarray(elements)[place]
-        return *self._moved(g, *jax.tree.map(lambda leaf: leaf[points], (x, y))), weights
-
-    def _drawn(self, key: jax.Array, count: int) -> jax.Array:
-        """Elements from the Haar measure."""
-        assert self.rep_x is not None
-        group = self.rep_x.group
-        if isinstance(group, ContinuousGroup):
-            return group.sample(key, count)
-        return jax.random.randint(key, (count,), 0, group.order)
-
-    def _moved(self, g: jax.Array, x: Any, y: jax.Array) -> tuple[Any, jax.Array]:
-        assert self.rep_x is not None
         assert self.rep_y is not None
-        moved = jax.vmap(self.rep_y)(g, y[:, None] if y.ndim == 1 else y)
-        return jax.vmap(self.rep_x)(g, x), moved.reshape(y.shape).astype(y.dtype)
+        x, moved = each_moved(self.rep_x, self.rep_y, g, *jax.tree.map(lambda leaf: leaf[points], (x, y)))
+        return x, moved.astype(y.dtype), weights
 
 
 def batches_of(train: Any, batch_size: int | None, augmentation: str) -> tuple[Batches, tuple]:

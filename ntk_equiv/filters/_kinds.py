@@ -1,4 +1,12 @@
-"""The kinds of filters."""
+"""The kinds of filters: one class each, whose fields are its rates and whose call is φ_t(λ).
+
+    φ_t(λ)                               `filter(lam, t)`
+    η, β, λ₀                             `learning_rate`, `beta`, `lam` of `Ridge`
+    the largest λ that does not diverge  `filter.largest_eigenvalue`
+
+The formulas are in `ntk_equiv.filters`. At t = ∞ they are 1/λ, of `Ridge` 1/(λ + λ₀), with 1/0 = ∞: whoever uses a
+filter decides what becomes of the null space.
+"""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -11,7 +19,7 @@ import numpy as np
 
 from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv._pytrees import dataclass_pytree
-from ntk_equiv.filters._numerics import doubled, floats, saturation, slope, unless
+from ntk_equiv.filters._numerics import doubled, floats, inverse_where, saturation, slope
 
 END = float("inf")
 T = TypeVar("T")
@@ -78,7 +86,7 @@ class GradientFlow(Filter):
         lam, t = floats(lam, t)
         ended = jnp.isinf(self.learning_rate * t)
         elapsed = self.learning_rate * jnp.where(ended, 0, t)
-        return unless(ended, lam, elapsed * saturation(elapsed * lam))
+        return inverse_where(ended, lam, elapsed * saturation(elapsed * lam))
 
 
 @_filter
@@ -97,7 +105,7 @@ class GradientDescent(Filter):
         small, large = jnp.where(step < 0.5, step, 0), jnp.where(step < 0.5, 1, step)
         gradual = steps * saturation(-steps * jnp.log1p(-small)) * slope(small)
         abrupt = (1 - jnp.power(1 - large, steps)) / large
-        return unless(jnp.isinf(t), lam, self.learning_rate * jnp.where(step < 0.5, gradual, abrupt))
+        return inverse_where(jnp.isinf(t), lam, self.learning_rate * jnp.where(step < 0.5, gradual, abrupt))
 
     @property
     def largest_eigenvalue(self) -> Any:
@@ -121,7 +129,7 @@ class Momentum(Filter):
         z, beta, zero = self.learning_rate * lam, jnp.full_like(lam, self.beta), jnp.zeros_like(lam)
         M, c = ((1 - z, beta), (-z, beta)), (zero + self.learning_rate,) * 2
         _, _, (phi, _), _ = jax.lax.fori_loop(0, 64, doubled, (M, c, (zero, zero), steps))
-        return unless(jnp.isinf(t), lam, phi)
+        return inverse_where(jnp.isinf(t), lam, phi)
 
     @property
     def largest_eigenvalue(self) -> Any:
@@ -151,7 +159,7 @@ class Converged(Filter):
     def __call__(self, lam: Any, t: Any, /) -> jax.Array:
         """1 / λ, infinite at 0."""
         lam, t = jnp.broadcast_arrays(*floats(lam, t))
-        return unless(jnp.full_like(t, True, dtype=bool), lam, lam)
+        return inverse_where(jnp.full_like(t, True, dtype=bool), lam, lam)
 
     def checked_time(self, t: Any) -> Any:
         """Infinity, the only time at which training has converged."""

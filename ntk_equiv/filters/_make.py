@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from ntk_equiv._check import is_concrete, is_number, positive_integer, real_array, refusal, shown
-from ntk_equiv._typing import Scalar
+from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.filters._kinds import END, Converged, Custom, Filter, GradientDescent, GradientFlow, Momentum, Ridge
 
 
@@ -99,7 +100,7 @@ def custom(function: Callable[[Any, Any], Any]) -> Filter:
     return Custom(function)
 
 
-def max_learning_rate(theta: Any, *, beta: Scalar = 0.0, size: int = 1) -> Any:
+def max_learning_rate(theta: Any, *, beta: Scalar = 0.0, size: int = 1) -> Float[Array, ""]:
     """The largest rate at which descent on a given Gram matrix does not diverge, 2(1+β)·size/λ_max.
 
     Args:

@@ -1,4 +1,12 @@
-"""The scalar functions that filters are made of, precise where their textbook forms are not."""
+"""The scalar functions that filters are made of, precise where their textbook forms are not.
+
+    (1 − e^(−u))/u        `saturation`       gradient flow, and descent in small steps
+    −log(1 − z)/z         `slope`            descent in small steps: (1 − z)^t = e^(−tz·slope(z))
+    M^t by squaring       `doubled`          momentum, one bit of t at a time
+    1/λ at t = ∞          `inverse_where`    all of them
+
+Those with a `where` evaluate both of its branches where they are harmless, so that derivatives are finite too.
+"""
 
 from typing import Any
 
@@ -13,8 +21,8 @@ def floats(lam: Any, t: Any) -> tuple[jax.Array, jax.Array]:
     return lam, jnp.asarray(t, lam.dtype)
 
 
-def unless(ended: jax.Array, lam: jax.Array, value: jax.Array) -> jax.Array:
-    """`value`; where training has ended, the inverse of λ instead."""
+def inverse_where(ended: jax.Array, lam: jax.Array, value: jax.Array) -> jax.Array:
+    """The inverse of λ where training has ended, `value` elsewhere."""
     positive = jnp.where(lam > 0, lam, 1)
     return jnp.where(ended, jnp.where(lam > 0, 1 / positive, jnp.inf), value)
 

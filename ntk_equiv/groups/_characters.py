@@ -10,6 +10,7 @@ For an irrep σ with character χ(g) = tr σ(g) the Frobenius–Schur indicator 
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Complex
 
 
 class IrrepType(NamedTuple):
@@ -29,8 +30,8 @@ class IrrepType(NamedTuple):
     conjugate: int
 
 
-def characters(irreps: tuple[np.ndarray, ...]) -> np.ndarray:
-    """The character of each irrep on each element, [irreps, order], complex."""
+def characters(irreps: tuple[np.ndarray, ...]) -> Complex[np.ndarray, "irreps order"]:
+    """The character of each irrep on each element."""
     chi = np.array([np.trace(sigma, axis1=1, axis2=2) for sigma in irreps], dtype=complex)
     return np.where(np.abs(chi - np.rint(chi.real)) < 1e-12, np.rint(chi.real), chi) + 0
 

@@ -16,9 +16,10 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Float, Key, UInt32
 
 from ntk_equiv._check import positive_integer, random_key, real_array, refusal
+from ntk_equiv._typing import Array
 from ntk_equiv.groups import _generated, _so3_grids
 from ntk_equiv.groups._families import cyclic, dihedral
 from ntk_equiv.groups._finite import FiniteGroup
@@ -108,14 +109,14 @@ class ContinuousGroup:
             raise refusal("which", expected='"T", "O", "I", or "C" or "D" with a number', got=repr(which), fix=fix)
         return _generated.rotations(which, label=f"{which} in SO(3)")
 
-    def grid(self, count: int, /) -> np.ndarray:
+    def grid(self, count: int, /) -> Float[np.ndarray, "{count} {self.n} {self.n}"]:
         """Elements spread evenly: uniform angles for SO(2), a super-Fibonacci spiral for SO(3).
 
         Args:
             count: how many.
 
         Returns:
-            Matrices [count, n, n]. On SO(2) these are the elements of `finite(count)`, on SO(3) no subgroup.
+            Matrices. On SO(2) these are the elements of `finite(count)`, on SO(3) no subgroup.
 
         Example:
             >>> from ntk_equiv import groups
@@ -130,14 +131,14 @@ class ContinuousGroup:
             return _so3_grids.super_fibonacci(count)
         raise refusal("grid", expected="asked of SO(2) or SO(3)", got=self, fix="Draw from `sample` instead.")
 
-    def euler_grid(self, degree: int, /) -> tuple[np.ndarray, np.ndarray]:
+    def euler_grid(self, degree: int, /) -> tuple[Float[np.ndarray, "count 3 3"], Float[np.ndarray, "count"]]:
         """A product grid of Euler angles on SO(3), with weights that average exactly up to a degree.
 
         Args:
             degree: every polynomial of this degree or less in the entries of R is averaged exactly.
 
         Returns:
-            Matrices [count, 3, 3] and weights [count] that sum to 1.
+            Matrices, and weights that sum to 1.
 
         Example:
             >>> from ntk_equiv import groups

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Complex, Int, Num
 
 from ntk_equiv._check import instance, is_listed, refusal
 from ntk_equiv.groups import _characters, _irreps, _table
@@ -31,13 +32,13 @@ class FiniteGroup:
     `dihedral`, `symmetric`, …, `from_matrices`, `from_permutations` or `from_table`, rather than with this class.
 
     Attributes:
-        table: `table[g, h]` is the index of gh, where h acts first; read-only [order, order].
-        inverse: the inverse of each element, read-only [order].
+        table: `table[g, h]` is the index of gh, where h acts first; read-only.
+        inverse: the inverse of each element; read-only.
         identity: the neutral element.
         names: a name for each element.
         label: a name for the group.
-        matrices: the matrices the group was made of, read-only [order, n, n], or None.
-        permutations: the permutations the group was made of, as lists of images, read-only [order, n], or None.
+        matrices: the matrices the group was made of, read-only, or None.
+        permutations: the permutations the group was made of, as lists of images, read-only, or None.
 
     Example:
         >>> from ntk_equiv import groups
@@ -50,13 +51,13 @@ class FiniteGroup:
         (False, False, True)
     """
 
-    table: np.ndarray
-    inverse: np.ndarray
+    table: Int[np.ndarray, "order order"]
+    inverse: Int[np.ndarray, "order"]
     identity: int
     names: tuple[str, ...]
     label: str
-    matrices: np.ndarray | None
-    permutations: np.ndarray | None
+    matrices: Num[np.ndarray, "order n n"] | None
+    permutations: Int[np.ndarray, "order n"] | None
 
     def __init__(
         self,
@@ -165,11 +166,11 @@ class FiniteGroup:
         labels = _table.conjugacy_labels(self.table)
         return tuple(tuple(np.flatnonzero(labels == k).tolist()) for k in range(labels.max() + 1))
 
-    def characters(self) -> np.ndarray:
+    def characters(self) -> Complex[np.ndarray, "irreps classes"]:
         """The character table: χ(g) = tr σ(g) for each irrep (row) and conjugacy class (column).
 
         Returns:
-            Complex array [irreps, classes], in the order of `irreps()` and `conjugacy_classes()`.
+            Numbers in the order of `irreps()` and `conjugacy_classes()`.
 
         Example:
             >>> from ntk_equiv import groups

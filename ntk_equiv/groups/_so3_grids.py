@@ -10,22 +10,23 @@ Spirals", CVPR 2022). For s = i + ½ of n,
 """
 
 import numpy as np
+from jaxtyping import Float
 from scipy.spatial.transform import Rotation
 
 _PHI = np.sqrt(2)
 _PSI = 1.533751168755204288118041
 
 
-def super_fibonacci(count: int) -> np.ndarray:
-    """Rotations [count, 3, 3] along a super-Fibonacci spiral."""
+def super_fibonacci(count: int) -> Float[np.ndarray, "{count} 3 3"]:
+    """Rotations along a super-Fibonacci spiral."""
     s = np.arange(count) + 0.5
     first = np.sqrt(s / count) * np.exp(2j * np.pi * s / _PHI)
     second = np.sqrt(1 - s / count) * np.exp(2j * np.pi * s / _PSI)
     return Rotation.from_quat(np.stack([first.imag, first.real, second.imag, second.real], axis=1)).as_matrix()
 
 
-def euler(degree: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rotations [count, 3, 3] and weights [count] that average polynomials up to `degree` exactly."""
+def euler(degree: int) -> tuple[Float[np.ndarray, "count 3 3"], Float[np.ndarray, "count"]]:
+    """Rotations and weights that average polynomials up to `degree` exactly."""
     angles = 2 * np.pi * np.arange(degree + 1) / (degree + 1)
     nodes, weights = np.polynomial.legendre.leggauss(degree // 2 + 1)
     grid = np.stack(np.meshgrid(angles, np.arccos(nodes), angles, indexing="ij"), axis=-1).reshape(-1, 3)

@@ -24,6 +24,7 @@ from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.orbits import AugmentedSet
+from ntk_equiv.orbits._given import with_channels
 from ntk_equiv.reps import GridAction, Representation
 
 
@@ -142,7 +143,7 @@ def _moved_points(rep_x: Representation, x: Inputs, elements: tuple[int, ...] | 
 
 @jax.jit
 def _framed_labels(data: TrainingSet) -> jax.Array:
-    y = data.y[:, None] if data.y.ndim == 1 else data.y
+    y = with_channels(data.y)
     return data.framed(y if data.rep_y is None else data.rep_y.orbit(y))
 
 

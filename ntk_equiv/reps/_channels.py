@@ -5,7 +5,9 @@
     (τ(g)x)_a = Σ_b τ(g)_ab x_b      `Matrices`
     (τ(R)x)_a = Σ_b fn(R)_ab x_b     `MatrixFunction`, for a continuous group whose element is the matrix R
 
-Tables live on the host and are constants of a compiled function. They take the precision of the array they act on.
+All know the length of the axis (`dim`) and their `matrices`; those of finite groups act for fewer elements as well
+(`restricted`). Tables live on the host and are constants of a compiled function. They take the precision of the array
+they act on.
 """
 
 import dataclasses

@@ -6,13 +6,15 @@
     `Shifts`         images on a torus
     `Relabellings`   the nodes of a graph
 
-Each turns the shape of a grid into a `GridAction`. The same action on a smaller grid is what a convolution or pooling
-layer that respects the symmetry makes of it.
+Each turns the shape of a grid into a `GridAction` (`on`). The same action on a smaller grid is what a convolution or
+pooling layer that respects the symmetry makes of it. All say how many axes a grid has (`rank`), whether points go to
+points (`exact`) and on which grid to measure that (`example`), and act for fewer elements as well (`restricted`).
 """
 
 import dataclasses
 import functools
 import math
+from typing import ClassVar
 
 import numpy as np
 
@@ -28,7 +30,7 @@ class Nowhere:
 
     rank = 0
     exact = True
-    example: tuple[int, ...] = ()
+    example: ClassVar[tuple[int, ...]] = ()
 
     def on(self, shape: tuple[int, ...]) -> GridAction:
         """The action that leaves every grid alone."""

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
+from jaxtyping import Int
 from scipy import sparse
 
 from ntk_equiv._check import refusal
@@ -71,8 +72,8 @@ class GridAction:
         return math.prod(self.shape)
 
     @property
-    def indices(self) -> np.ndarray:
-        """The point each value comes from, [order, points] ([1, points] for the identity), if the action is exact."""
+    def indices(self) -> Int[np.ndarray, "order points"]:
+        """The point each value comes from, if the action is exact; a single row if no element moves any."""
         if self.neighbours is None:
             return np.arange(self.points, dtype=np.int32)[None]
         if self.weights is not None:

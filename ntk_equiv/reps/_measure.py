@@ -46,19 +46,19 @@ def orthogonality_error(group: FiniteGroup | ContinuousGroup, channels: Channels
     return _norm(mats @ mats.conj().transpose(0, 2, 1) - np.eye(mats.shape[1]))
 
 
-def random_elements(group: ContinuousGroup, count: int) -> np.ndarray:
+def _triples(group: ContinuousGroup, channels: Channels, pairs: int) -> Iterator[tuple[np.ndarray, ...]]:
+    """ρ(g), ρ(h), ρ(gh) for some pairs."""
+    g, h = np.split(_random_elements(group, 2 * pairs), 2)
+    return zip(*(_matrices(channels, elements) for elements in (g, h, g @ h)), strict=True)
+
+
+def _random_elements(group: ContinuousGroup, count: int) -> np.ndarray:
     """The same Haar-distributed matrices [count, n, n] every time, on the host."""
     Q, R = np.linalg.qr(np.random.default_rng(0).standard_normal((count, group.n, group.n)))
     Q = Q * np.sign(np.diagonal(R, axis1=1, axis2=2))[:, None, :]
     if group.special:
         Q[:, :, 0] *= np.linalg.det(Q)[:, None]
     return Q
-
-
-def _triples(group: ContinuousGroup, channels: Channels, pairs: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """ρ(g), ρ(h), ρ(gh) for some pairs."""
-    g, h = np.split(random_elements(group, 2 * pairs), 2)
-    return zip(*(_matrices(channels, elements) for elements in (g, h, g @ h)), strict=True)
 
 
 def _matrices(channels: Channels, elements: FiniteGroup | np.ndarray) -> np.ndarray:

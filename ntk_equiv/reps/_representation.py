@@ -109,7 +109,7 @@ class Representation:
         return jax.vmap(lambda g: self(g, x))(self.elements(elements))
 
     def elements(self, elements: Any = None, /) -> Any:
-        """The given elements as one array; all of them where none are given and the group is finite.
+        """The given elements as one array, integers [count] or matrices [count, n, n]; by default a whole finite group.
 
         Example:
             >>> from ntk_equiv import groups, reps

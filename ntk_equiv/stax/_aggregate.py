@@ -6,7 +6,7 @@
 for samples with adjacencies A and A'. Parameter-free; follow it by `Dense` for a graph convolution.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,6 +19,10 @@ from ntk_equiv.stax._graph_input import check_adjacency
 from ntk_equiv.stax._network import Network, network
 from ntk_equiv.stax._rule import Linear, Trace, needs_all_positions, rule, static
 from ntk_equiv.stax._state import Need, Pairs, Points
+
+# Letters of axes in subscripts: sending and receiving nodes of the left sample, and those of the right.
+_SEND, _RECEIVE = "defghijk", "DEFGHIJK"
+_PRIMED = str.maketrans(_SEND + _RECEIVE, "lmnopqrsLMNOPQRS")
 
 
 @rule
@@ -44,25 +48,13 @@ class NeighbourSum(Linear):
     def spread(self, k: Array, pairs: Pairs, left: Trace, right: Trace) -> Array:
         rank = (k.ndim - pairs.batch_axes) // 2
         nodes = self.aggregated(rank)
-        send, receive = "defghijk", "DEFGHIJK"
-        sources = [c for i in range(rank) for c in (send[i], send[i].translate(_PRIMED))]
-        targets = [c for i in range(rank) for c in _target(i, i in nodes, send, receive)]
+        arriving = [_RECEIVE[i] if i in nodes else _SEND[i] for i in range(rank)]
+        sources, targets = _interleaved(_SEND[:rank]), _interleaved(arriving)
         batch, other = ("a", "a") if pairs.paired else ("ab", "b")
-        tails, heads = "".join(send[i] for i in nodes), "".join(receive[i] for i in nodes)
-        subscripts = (
-            f"{batch}{''.join(sources)},a{tails}{heads},{other}{tails.translate(_PRIMED)}{heads.translate(_PRIMED)}"
-            f"->{batch}{''.join(targets)}"
-        )
+        edges = "".join(_SEND[i] for i in nodes) + "".join(_RECEIVE[i] for i in nodes)
+        subscripts = f"{batch}{sources},a{edges},{other}{edges.translate(_PRIMED)}->{batch}{targets}"
         left, right = left.astype(k.dtype), right.astype(k.dtype)
         return jnp.einsum(subscripts, k, left, right, precision=lax.Precision.HIGHEST)
-
-
-_PRIMED = str.maketrans("defghijkDEFGHIJK", "lmnopqrsLMNOPQRS")
-
-
-def _target(i: int, aggregated: bool, send: str, receive: str) -> tuple[str, str]:
-    letter = receive[i] if aggregated else send[i]
-    return letter, letter.translate(_PRIMED)
 
 
 def Aggregate(
@@ -129,3 +121,8 @@ def _no_graph() -> Exception:
         got="an array without adjacency",
         fix="Pass `Graph.of(nodes, adjacency)`, or the keyword `pattern`.",
     )
+
+
+def _interleaved(letters: Iterable[str]) -> str:
+    """Each letter of an axis of the left sample, followed by that of the right."""
+    return "".join(letter + letter.translate(_PRIMED) for letter in letters)

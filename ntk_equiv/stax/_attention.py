@@ -17,7 +17,6 @@ a permutation of the positions takes to itself.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +25,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ntk_equiv._check import refusal
+from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
 from ntk_equiv.stax._positional import Embedding
@@ -91,19 +91,19 @@ class FixedWeights(Attention):
     def trace(self, points: Points) -> Trace:
         assert points.cov is not None, "attention needs covariances of positions, as declared in `need`"
         shares = self.embedding.shares(points)
-        seen = self.embedding.joined(as_matrices(points.cov, 1), shares, points.grid)
+        seen = self.embedding.joined(joint(points.cov, leading=1), shares, points.grid)
         weights = MECHANISMS[self.mechanism](jnp.asarray(self.score_std, seen.dtype) * seen)
         return {"weights": weights, "shares": Fixed(shares)}
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
-        grid = pairs.nngp.shape[pairs.batch_axes :: 2]
-        shares = left["shares"].value
+        shape = pairs.nngp.shape[pairs.batch_axes :]  # h, h', w, w'
+        grid, shares = shape[::2], left["shares"].value
 
         def attended(k: Array) -> Array:
-            k = as_matrices(k, pairs.batch_axes)
+            k = joint(k, leading=pairs.batch_axes)
             k = self.embedding.joined(k, shares, grid) if self.embedded_values else k
             k = jnp.asarray(self.value_var, k.dtype) * _weighted(k, left["weights"], right["weights"], need.full_pairs)
-            return as_grid(k, grid) if need.full_pairs else k.reshape(*k.shape[:-1], *grid)
+            return apart(k, shape) if need.full_pairs else k.reshape(*k.shape[:-1], *grid)
 
         signal = attended(pairs.nngp)
         ntk = None
@@ -136,13 +136,13 @@ class GaussianScores(Attention):
         return {"shares": Fixed(self.embedding.shares(points))}
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
-        grid, batch_axes = pairs.nngp.shape[pairs.batch_axes :: 2], pairs.batch_axes
-        shares = left["shares"].value
+        shape = pairs.nngp.shape[pairs.batch_axes :]  # h, h', w, w'
+        grid, shares = shape[::2], left["shares"].value
 
         def seen(k: Array) -> tuple[Array, Array]:
             """What queries and keys see, and what values see."""
-            joined = self.embedding.joined(as_matrices(k, batch_axes), shares, grid)
-            return joined, joined if self.embedded_values else as_matrices(k, batch_axes)
+            joined = self.embedding.joined(joint(k, leading=pairs.batch_axes), shares, grid)
+            return joined, joined if self.embedded_values else joint(k, leading=pairs.batch_axes)
 
         factor = jnp.asarray(self.product_var, pairs.nngp.dtype)
         scores, values = seen(pairs.nngp)
@@ -153,8 +153,8 @@ class GaussianScores(Attention):
             if pairs.ntk is not None or self.embedding.kind != "NONE":
                 changes, value_changes = seen(jnp.zeros_like(pairs.nngp) if pairs.ntk is None else pairs.ntk)
                 ntk = ntk + size * changes + (_inner(changes, values) + _inner(scores, value_changes)) * scores
-            ntk = as_grid(self.with_bias(factor * ntk), grid)
-        nngp = as_grid(self.with_bias(factor * nngp), grid)
+            ntk = apart(self.with_bias(factor * ntk), shape)
+        nngp = apart(self.with_bias(factor * nngp), shape)
         return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=None)
 
 
@@ -172,21 +172,6 @@ class NoKernels(Rule):
 
     def pairs(self, pairs: Any, left: Trace, right: Trace, need: Any) -> Any:
         return self.need(need)
-
-
-def as_matrices(k: Array, batch_axes: int) -> Array:
-    """`[..., h, h', w, w']` as matrices over positions, `[..., h w, h' w']`."""
-    first = range(batch_axes, k.ndim, 2)
-    size = math.prod(k.shape[batch_axes::2])
-    k = k.transpose(*range(batch_axes), *first, *(axis + 1 for axis in first))
-    return k.reshape(*k.shape[:batch_axes], size, size)
-
-
-def as_grid(k: Array, grid: tuple[int, ...]) -> Array:
-    """The inverse of `as_matrices`."""
-    batch_axes, rank = k.ndim - 2, len(grid)
-    axes = [batch_axes + i + side * rank for i in range(rank) for side in (0, 1)]
-    return k.reshape(*k.shape[:-2], *grid, *grid).transpose(*range(batch_axes), *axes)
 
 
 def _weighted(k: Array, left: Array, right: Array, full: bool) -> Array:

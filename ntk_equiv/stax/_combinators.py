@@ -4,20 +4,22 @@ Side by side, the state that flows is a tuple with one entry per branch, until a
 """
 
 import math
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import jax
 
 from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._typing import Array
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, network, rules_of, without_parameters
 from ntk_equiv.stax._rule import Rule, Trace, rule, static
 from ntk_equiv.stax._state import Pairs, Points, merge_needs
 
 
-@rule
-class Serial(Rule):
-    """Layers one after another."""
+class Composition(Rule):
+    """Several layers as one."""
 
     takes_branches = True
     makes_branches = True
@@ -27,7 +29,14 @@ class Serial(Rule):
     @property
     def certificate(self) -> Certificate:
         """What all layers share."""
-        return _shared(self.rules)
+        return reduce(and_, (layer.certificate for layer in self.rules), EVERYTHING)
+
+
+@rule
+class Serial(Composition):
+    """Layers one after another."""
+
+    rules: tuple[Rule, ...]
 
     def needs(self, need: Any) -> list[Any]:
         """What each layer must be given, first to last, then what the last must deliver."""
@@ -65,18 +74,10 @@ class Serial(Rule):
 
 
 @rule
-class Parallel(Rule):
+class Parallel(Composition):
     """Layers side by side, each with its own part of a tuple."""
 
-    takes_branches = True
-    makes_branches = True
-
     rules: tuple[Rule, ...]
-
-    @property
-    def certificate(self) -> Certificate:
-        """What all branches share."""
-        return _shared(self.rules)
 
     def need(self, need: Any) -> Any:
         return tuple(layer.need(n) for layer, n in zip(self.rules, _branches(need, len(self.rules)), strict=True))
@@ -152,7 +153,7 @@ def serial(*layers: Network) -> Network:
     """
     rules = rules_of(layers)
 
-    def init(key: jax.Array, shape: Any) -> tuple:
+    def init(key: Array, shape: Any) -> tuple:
         params = []
         for (init_layer, _, _), layer_key in zip(layers, jax.random.split(key, len(layers)), strict=True):
             shape, layer_params = init_layer(layer_key, shape)
@@ -182,7 +183,7 @@ def parallel(*layers: Network) -> Network:
     if not rules:
         raise refusal("layers", expected="one for each branch", got="none", fix="Pass at least one.")
 
-    def init(key: jax.Array, shapes: Any) -> tuple:
+    def init(key: Array, shapes: Any) -> tuple:
         if not isinstance(shapes, tuple | list) or not isinstance(shapes[0], tuple | list):
             fix = "Put `FanOut` right before `parallel`."
             raise refusal("input_shape", expected="one shape for each branch", got=shapes, fix=fix)
@@ -268,10 +269,3 @@ def _of_each(params: Any, count: int) -> Any:
 def _keys(rng: Any, count: int) -> Any:
     """A random key for each layer, if there is one to split."""
     return [None] * count if rng is None else jax.random.split(rng, count)
-
-
-def _shared(rules: tuple[Rule, ...]) -> Certificate:
-    certificate = EVERYTHING
-    for layer in rules:
-        certificate = certificate & layer.certificate
-    return certificate

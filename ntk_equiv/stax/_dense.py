@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from ntk_equiv._check import positive_integer, refusal, scalar
-from ntk_equiv._typing import Scalar
+from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, network
 from ntk_equiv.stax._parameterization import Parameterization, weights
@@ -113,11 +113,11 @@ def Dense(
     outputs = form.outputs(out_dim)
     variances = variance(W_std, "W_std"), variance(b_std, "b_std")
 
-    def init(key: jax.Array, input_shape: tuple[int, ...]) -> tuple:
+    def init(key: Array, input_shape: tuple[int, ...]) -> tuple:
         params = form.draw(key, (input_shape[-1], outputs), W_std, b_std)
         return (*input_shape[:-1], outputs), params
 
-    def apply(params: tuple, x: jax.Array, **kwargs: Any) -> jax.Array:
+    def apply(params: tuple, x: Array, **kwargs: Any) -> Array:
         W, b = weights(params, x)
         return form.output(x @ W, b, x.shape[-1], W_std, b_std)
 

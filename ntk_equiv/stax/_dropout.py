@@ -62,7 +62,7 @@ class Mask(Rule):
         return after.with_cov(self.scaled(points.cov, everywhere, full=True), full=True), trace
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
-        same = coincident(left["nodes"], right["nodes"])
+        same = _coincident(left["nodes"], right["nodes"])
         if "adjacency" in left:  # Groups permute edges, which leaves no rounding errors.
             same = same & jnp.all(left["adjacency"][:, None] == right["adjacency"][None], -1)
         same = same.reshape(same.shape + (1,) * (pairs.nngp.ndim - 2))
@@ -77,19 +77,6 @@ class Mask(Rule):
                 equal = jnp.eye(k.shape[axis], dtype=bool)
                 same = same & equal.reshape((1,) * axis + equal.shape + (1,) * (k.ndim - axis - 2))
         return jnp.where(same, k / jnp.asarray(self.rate, k.dtype), k)
-
-
-def coincident(a: Array, b: Array) -> Array:
-    """Which rows of `a` and `b` agree up to what inner products can tell, `[n1, n2]`.
-
-    >>> print(coincident(jnp.eye(2), jnp.array([[1.0, 1e-9], [1.0, 0.1]])))
-    [[ True False]
-     [False False]]
-    """
-    tolerance = float(jnp.finfo(a.dtype).eps) * max(SNAP, a.shape[1] ** 0.5)
-    squares = jnp.sum(a**2, 1)[:, None] + jnp.sum(b**2, 1)[None, :]
-    products = jnp.matmul(a, b.T, precision=lax.Precision.HIGHEST)
-    return squares - 2 * products <= tolerance * squares
 
 
 def Dropout(rate: Scalar, mode: str = "train") -> Network:
@@ -138,3 +125,16 @@ def Dropout(rate: Scalar, mode: str = "train") -> Network:
         return jnp.where(jax.random.bernoulli(rng, rate, x.shape), x / rate, 0)
 
     return network(lambda key, shape: (shape, ()), apply, Mask(rate) if train else Unchanged())
+
+
+def _coincident(a: Array, b: Array) -> Array:
+    """Which rows of `a` and `b` agree up to what inner products can tell, `[n1, n2]`.
+
+    >>> print(_coincident(jnp.eye(2), jnp.array([[1.0, 1e-9], [1.0, 0.1]])))
+    [[ True False]
+     [False False]]
+    """
+    tolerance = float(jnp.finfo(a.dtype).eps) * max(SNAP, a.shape[1] ** 0.5)
+    squares = jnp.sum(a**2, 1)[:, None] + jnp.sum(b**2, 1)[None, :]
+    products = jnp.matmul(a, b.T, precision=lax.Precision.HIGHEST)
+    return squares - 2 * products <= tolerance * squares

@@ -15,6 +15,11 @@ class Graph(NamedTuple):
     Networks also take `Graph(nodes, adjacency)` with one adjacency `[nodes, nodes]` for all samples; `Graph.of` gives
     each sample its copy, so that the sample axis leads in both arrays and the graphs can be cut and augmented.
 
+    Attributes:
+        nodes: features of the nodes, `[n, nodes, features]`; or, with the points of a grid for nodes,
+            `[n, h, w, features]`.
+        adjacency: weights of the edges, sending nodes first, `[n, nodes, nodes]` or `[n, h, w, h, w]`.
+
     Example:
         >>> ring = jnp.roll(jnp.eye(4), 1, axis=0) + jnp.roll(jnp.eye(4), -1, axis=0)
         >>> x = Graph.of(jnp.ones((2, 4, 3)), ring)

@@ -213,11 +213,9 @@ def _group_conv(
     convolution = GroupConvolution(*variances, out_chan, window, NTK, group, lifts)
 
     def init(key: jax.Array, input_shape: tuple[int, ...]) -> tuple:
-        weight_key, bias_key = jax.random.split(key)
         grid = _output_grid(convolution, tuple(input_shape[1:-1]))
-        W = jax.random.normal(weight_key, (*window.shape, *input_shape[3:], out_chan))
-        b = None if b_std is None else jax.random.normal(bias_key, (out_chan,))
-        return (input_shape[0], *grid, out_chan), (W, b)
+        params = NTK.draw(key, (*window.shape, *input_shape[3:], out_chan), W_std, b_std)
+        return (input_shape[0], *grid, out_chan), params
 
     def apply(params: tuple, x: Array, **kwargs: Any) -> Array:
         W, b = weights(params, x)

@@ -67,10 +67,10 @@ class KernelFn:
             One array for a single name; a named tuple for several.
         """
         left_pattern, right_pattern = _two_patterns(pattern)
-        x1 = check_inputs(as_graph(x1, left_pattern), "x1")
+        x1 = _check_inputs(as_graph(x1, left_pattern), "x1")
         if x2 is not None:
-            x2 = check_inputs(as_graph(x2, right_pattern), "x2")
-            check_same_features(x1, x2)
+            x2 = _check_inputs(as_graph(x2, right_pattern), "x2")
+            _check_same_features(x1, x2)
         return _evaluate(self.rule, x1, x2, canonical_get(get))
 
     @property
@@ -80,15 +80,15 @@ class KernelFn:
 
     def checked(self, x: Inputs, argument: str = "x") -> Inputs:
         """`x` as this network takes it; an adjacency that all graphs share is given to each of them."""
-        return check_inputs(x, argument)
+        return _check_inputs(x, argument)
 
     def points(self, x: Inputs) -> Any:
         """What `pairs` needs to know about each sample: a pytree of arrays with leading axis n."""
-        return _points(self.rule, check_inputs(x, "x"))
+        return _points(self.rule, _check_inputs(x, "x"))
 
     def pairs(self, left: Any, right: Any, get: Get = None) -> Any:
         """Kernels of all pairs of samples, from what `points` returned for each side."""
-        check_same_features(left["nodes"], right["nodes"])
+        _check_same_features(left["nodes"], right["nodes"])
         return _pairs(self.rule, left, right, canonical_get(get))
 
     def entries_per_pair(self, x: Inputs) -> int:
@@ -139,7 +139,7 @@ def nodes_of(x: Inputs) -> Array:
     return x.nodes if isinstance(x, Graph) else x
 
 
-def check_inputs(x: Inputs, argument: str) -> Inputs:
+def _check_inputs(x: Inputs, argument: str) -> Inputs:
     """`x` as JAX arrays, if it is a batch of floating-point samples."""
     if isinstance(x, Graph):
         return with_own_adjacency(x)
@@ -157,7 +157,7 @@ def check_inputs(x: Inputs, argument: str) -> Inputs:
     return x
 
 
-def check_same_features(x1: Inputs, x2: Inputs) -> None:
+def _check_same_features(x1: Inputs, x2: Inputs) -> None:
     """Refuse two batches whose samples differ in shape."""
     shape1, shape2 = nodes_of(x1).shape[1:], nodes_of(x2).shape[1:]
     if shape1 != shape2 or isinstance(x1, Graph) != isinstance(x2, Graph):

@@ -50,7 +50,7 @@ class Normalization(Rule):
 
     def trace(self, points: Points) -> Trace:
         q = points.variance()
-        together = normalized_axes(self.axis, q.ndim + 1)[:-1]
+        together = _normalized_axes(self.axis, q.ndim + 1)[:-1]
         mean = jnp.mean(q, together, keepdims=True) if together else q
         return jnp.broadcast_to(inverse_root(mean + jnp.asarray(self.eps, q.dtype)), q.shape)
 
@@ -96,7 +96,7 @@ def LayerNorm(
     axes = _as_axes(axis)
 
     def apply(x: Array) -> Array:
-        together = normalized_axes(axes, x.ndim)
+        together = _normalized_axes(axes, x.ndim)
         mean, variance = jnp.mean(x, together, keepdims=True), jnp.var(x, together, keepdims=True)
         return (x - mean) / jnp.sqrt(variance + in_precision(eps, x))
 
@@ -111,7 +111,7 @@ def _as_axes(axis: Any) -> tuple[int, ...]:
     return tuple(int(a) for a in axes)
 
 
-def normalized_axes(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
+def _normalized_axes(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
     """`axes` of an input of that rank counted from the front, in order; the channels must be among them."""
     counted = sorted({axis + rank if axis < 0 else axis for axis in axes})
     if not counted or counted[-1] != rank - 1 or counted[0] < 1:

@@ -1,15 +1,29 @@
 """The triple that every layer and every network is."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ntk_equiv._check import floating, random_key, refusal
-from ntk_equiv._typing import ApplyFn, InitFn
+from ntk_equiv._typing import Array, Inputs
 from ntk_equiv.stax._graph_input import Graph, with_own_adjacency
 from ntk_equiv.stax._kernel_fn import KernelFn
 from ntk_equiv.stax._rule import Rule
+
+
+class InitFn(Protocol):
+    """Draws a finite network."""
+
+    def __call__(self, key: Array, input_shape: Any, /) -> tuple[Any, Any]:
+        """The shape of the outputs, and random parameters."""
+
+
+class ApplyFn(Protocol):
+    """Evaluates a finite network."""
+
+    def __call__(self, params: Any, x: Inputs, /, *, rng: Array | None = None, pattern: Any = None) -> Any:
+        """The outputs, `[n, ..., channels]`."""
 
 
 class Network(NamedTuple):
@@ -56,16 +70,6 @@ def network(init: Callable, apply: Callable, rule: Rule) -> Network:
     return Network(init_fn, apply_fn, KernelFn(rule))
 
 
-def _input_shape(shape: Any) -> tuple[int, ...]:
-    """`shape` as a tuple, if it is that of inputs: any number of samples, then positive numbers."""
-    given = tuple(shape) if isinstance(shape, tuple | list) else ()
-    whole = all(isinstance(size, int | np.integer) for size in given)
-    if len(given) < 2 or not whole or min(given[1:]) < 1:
-        fix = "Pass the shape of the inputs, `x.shape`; the number of samples may be -1, as in (-1, 3)."
-        raise refusal("input_shape", expected="(samples, ..., features)", got=repr(shape), fix=fix)
-    return given
-
-
 def without_parameters(output_shape: Callable, function: Callable, rule: Rule) -> Network:
     """A layer that has nothing to learn."""
     return network(
@@ -89,3 +93,13 @@ def rules_of(layers: tuple[Any, ...]) -> tuple[Rule, ...]:
             )
         rules.append(layer[2].rule)
     return tuple(rules)
+
+
+def _input_shape(shape: Any) -> tuple[int, ...]:
+    """`shape` as a tuple, if it is that of inputs: any number of samples, then positive numbers."""
+    given = tuple(shape) if isinstance(shape, tuple | list) else ()
+    whole = all(isinstance(size, int | np.integer) for size in given)
+    if len(given) < 2 or not whole or min(given[1:]) < 1:
+        fix = "Pass the shape of the inputs, `x.shape`; the number of samples may be -1, as in (-1, 3)."
+        raise refusal("input_shape", expected="(samples, ..., features)", got=repr(shape), fix=fix)
+    return given

@@ -16,15 +16,15 @@ import jax.numpy as jnp
 
 from ntk_equiv._check import boolean, real_number
 from ntk_equiv._typing import Array, Scalar
-from ntk_equiv.stax._arc import arc_cosine_kernels, gap_of
+from ntk_equiv.stax._arc import arc_cosine_kernels
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import Activation, Trace, rule, static
+from ntk_equiv.stax._rule import KinkedActivation, Trace, rule, static
 from ntk_equiv.stax._state import Need, Pairs, Points, inverse_root, materialize, safe_sqrt
 
 
 @rule
-class PiecewiseLinear(Activation):
+class PiecewiseLinear(KinkedActivation):
     """Two slopes, meeting at zero."""
 
     a: float = static()
@@ -34,9 +34,6 @@ class PiecewiseLinear(Activation):
     def certificate(self) -> Certificate:
         """Positively homogeneous, with a kink."""
         return Certificate(dot_product=True, nonnegative=True, smooth=False)
-
-    def need(self, need: Need) -> Need:
-        return replace(super().need(need), gap=True)
 
     def factors(self, q: Array) -> dict[str, Array]:
         return {"q": q, "root": safe_sqrt(q), "inverse_root": inverse_root(q)}
@@ -52,9 +49,7 @@ class PiecewiseLinear(Activation):
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         on_left, on_right = jax.tree.map(pairs.on_left, left), jax.tree.map(pairs.on_right, right)
-        gap = pairs.gap
-        if gap is None:
-            gap = gap_of(pairs.nngp * on_left["inverse_root"] * on_right["inverse_root"])
+        gap = self.gap(pairs, on_left, on_right)
         bend, slope, moment = (self.b - self.a) ** 2 / 2, self.a * self.b, (self.a**2 + self.b**2) / 2
         one_minus_k1, k0 = arc_cosine_kernels(gap)
         gap = (bend * one_minus_k1 + slope * gap) / (moment or 1)

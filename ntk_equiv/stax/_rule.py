@@ -23,6 +23,7 @@ from jaxtyping import Float
 from ntk_equiv._check import refusal
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array
+from ntk_equiv.stax._arc import gap_of
 from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
 from ntk_equiv.stax._parameterization import NTK, Parameterization
 from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Fixed, Need, Pairs, Points, materialize
@@ -197,6 +198,19 @@ class DualActivation(Activation):
         if need.stored:
             nngp, ntk = materialize((nngp, ntk), left["q"])
         return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=None)
+
+
+class KinkedActivation(Activation):
+    """An activation with a kink or a jump at zero, whose kernels are singular at cosine ±1: it asks for the gap."""
+
+    def need(self, need: Need) -> Need:
+        return dataclasses.replace(super().need(need), gap=True)
+
+    def gap(self, pairs: Pairs, left: dict[str, Array], right: dict[str, Array]) -> Array:
+        """The gap of the cosine that came along, or else that of 𝒦; the factors come ready to broadcast against it."""
+        if pairs.gap is not None:
+            return pairs.gap
+        return gap_of(pairs.nngp * left["inverse_root"] * right["inverse_root"])
 
 
 def needs_all_positions(need: Need) -> Need:

@@ -15,24 +15,21 @@ import jax
 import jax.numpy as jnp
 
 from ntk_equiv._typing import Array
-from ntk_equiv.stax._arc import arc_cosine_kernels, gap_of
+from ntk_equiv.stax._arc import arc_cosine_kernels
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import Activation, Trace, rule
+from ntk_equiv.stax._rule import KinkedActivation, Trace, rule
 from ntk_equiv.stax._state import Need, Pairs, inverse_root, materialize
 
 
 @rule
-class Signum(Activation):
+class Signum(KinkedActivation):
     """One of two values."""
 
     @property
     def certificate(self) -> Certificate:
         """The series of the arc sine has non-negative coefficients; φ jumps."""
         return Certificate(dot_product=True, nonnegative=True, smooth=False)
-
-    def need(self, need: Need) -> Need:
-        return replace(super().need(need), gap=True)
 
     def factors(self, q: Array) -> dict[str, Array]:
         return {"q": q, "inverse_root": inverse_root(q), "moment": self.second_moment(q)}
@@ -42,10 +39,7 @@ class Signum(Activation):
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         on_left, on_right = jax.tree.map(pairs.on_left, left), jax.tree.map(pairs.on_right, right)
-        gap = pairs.gap
-        if gap is None:
-            gap = gap_of(pairs.nngp * on_left["inverse_root"] * on_right["inverse_root"])
-        gap = materialize(2 * (1 - arc_cosine_kernels(gap)[1]), left["q"])
+        gap = materialize(2 * (1 - arc_cosine_kernels(self.gap(pairs, on_left, on_right))[1]), left["q"])
         nngp = on_left["moment"] * on_right["moment"] * (1 - gap)
         return replace(pairs, nngp=nngp, ntk=None, gap=gap)
 

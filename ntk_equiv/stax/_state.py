@@ -33,11 +33,20 @@ from ntk_equiv._typing import Array
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Points:
-    """Per-sample quantities; `cov` is `None` where no later layer asks for it.
+    """Per-sample quantities.
 
-    `residue` is what rounding left out of `cov` on the way, where it is known. The same bias added in every layer is
-    rounded the same way in every layer, which would add up. `nodes` are the inputs themselves, by which samples are
-    told apart; `channels` is the number of features in the finite network, and `wide` says that it goes to infinity.
+    Attributes:
+        cov: q, `[n, *grid]`, or if `full` the covariance of positions, `[n, h, h', w, w']`; `None` where no later layer
+            asks for either.
+        residue: what rounding left out of `cov` on the way, where it is known. The same bias added in every layer is
+            rounded the same way in every layer, which would add up.
+        adjacency: that of each sample, for graphs.
+        grid: the spatial axes.
+        full: whether `cov` has all pairs of positions.
+        gaussian: whether the signal is Gaussian at infinite width, as it is after a layer with weights.
+        nodes: the inputs themselves, by which samples are told apart.
+        channels: the number of features in the finite network.
+        wide: whether that number goes to infinity.
     """
 
     cov: Array | None
@@ -84,7 +93,16 @@ class Points:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Pairs:
-    """Per-pair quantities; `ntk` is `None` while Θ is zero or not wanted (`with_ntk` tells which)."""
+    """Per-pair quantities.
+
+    Attributes:
+        nngp: 𝒦, `[n1, n2, *grid]`, or if `full` `[n1, n2, h, h', w, w']`; one axis of samples if `paired`.
+        ntk: Θ, likewise; `None` while it is zero or not wanted.
+        gap: 1 − cosine, likewise; `None` where nobody passes it on or asks for it.
+        full: whether there are all pairs of positions, or only equal ones.
+        with_ntk: whether Θ is wanted.
+        paired: whether the i-th samples of both sides make a pair, instead of all with all.
+    """
 
     nngp: Array
     ntk: Array | None

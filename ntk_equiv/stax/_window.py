@@ -68,13 +68,13 @@ class Window:
 
     def joint_sum(self, k: Array, first_axis: int, *, full: bool) -> Array:
         """Sum over window offsets, the same offset for both positions of a pair: Σ_o k(s + o, s' + o)."""
-        return self._sum(k, first_axis, full=full, groups=lambda axes: [axes])
+        return self._sum(k, first_axis, full=full, together=True)
 
     def separate_sum(self, k: Array, first_axis: int) -> Array:
         """Sum over window offsets, one for each position of a pair: Σ_oo' k(s + o, s' + o')."""
-        return self._sum(k, first_axis, full=True, groups=lambda axes: [(axis,) for axis in axes])
+        return self._sum(k, first_axis, full=True, together=False)
 
-    def _sum(self, k: Array, first_axis: int, *, full: bool, groups) -> Array:  # type: ignore[no-untyped-def]
+    def _sum(self, k: Array, first_axis: int, *, full: bool, together: bool) -> Array:
         step = 2 if full else 1
         grid = k.shape[first_axis::step]
         pads = self.pads(grid)
@@ -83,8 +83,8 @@ class Window:
         ):
             axes = tuple(range(first_axis + step * i, first_axis + step * (i + 1)))
             k = self._pad(k, dict.fromkeys(axes, pad))
-            for group in groups(axes):
-                k = _sum_of_shifts(k, group, size, stride, extent)
+            for shifted in [axes] if together else [(axis,) for axis in axes]:
+                k = _sum_of_shifts(k, shifted, size, stride, extent)
         return k
 
     def _pad(self, x: Array, pads: dict[int, tuple[int, int]]) -> Array:

@@ -1,30 +1,26 @@
-"""Augmented data: every training point together with its images under the group.
+"""The augmented set: base points, and the elements that move them.
 
-From n points x_i with labels y_i, and elements g of a group,
+    x_(g,i) = ρ_X(g) x_i        `train.x`, at g · n + i
+    y_(g,i) = ρ_Y(g) y_i        `train.y`, likewise
+    π_g(h, i) = (gh, i)         `train.permutation(g)`
+    {g ≠ e : ρ_X(g) x_i = x_i}  `train.stabilizers()[i]`
 
-    x_(g,i) = ρ_X(g) x_i,     y_(g,i) = ρ_Y(g) y_i,     index (g, i) ↦ g · n + i.
-
-Acting with g on the whole set only permutes it, ρ_X(g) x_(h,i) = x_(gh,i). In code and in the paper's symbols
-
-    train.permutation(g)          π_g,   x[π_g] = ρ_X(g) x
-    train.permutation_matrix(g)   Π(g) = 1[π_g],   Π(g) Y = ρ_Y(g) Y,   so that Π(g)Π(h) = Π(hg)
-
-Nothing is transformed before `train.x` or `train.y` is asked for.
+where g counts the elements that augment, in the order in which they were given.
 """
 
 import dataclasses
-import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Inexact, Int, Shaped
 
-from ntk_equiv._check import arrays, boolean, is_concrete, positive_integer, random_key, real_array, refusal
+from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._typing import Array
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
+from ntk_equiv.orbits._given import fitting, with_channels
 from ntk_equiv.reps import Representation
-from ntk_equiv.reps._given import actions_on_both
 
 
 @jax.tree_util.register_dataclass
@@ -84,12 +80,12 @@ class AugmentedSet:
         return jax.tree.map(_joined, self.rep_x.orbit(self.base_x, self._chosen))
 
     @property
-    def y(self) -> jax.Array:
+    def y(self) -> Shaped[Array, "{self.size} ..."]:
         """The augmented labels, in the same order."""
-        moved = self.rep_y.orbit(_with_channels(self.base_y), self._chosen)
+        moved = self.rep_y.orbit(with_channels(self.base_y), self._chosen)
         return _joined(moved).reshape(-1, *self.base_y.shape[1:])
 
-    def permutation(self, g: Any, /) -> jax.Array:
+    def permutation(self, g: Any, /) -> Int[Array, "{self.size}"]:
         """π_g: the integers with `x[permutation(g)] == rep_x(g, x)` for the augmented x, and likewise for y.
 
         Args:
@@ -114,7 +110,7 @@ class AugmentedSet:
         moved = jnp.asarray(places)[g]
         return (moved[:, None] * self.n + jnp.arange(self.n, dtype=moved.dtype)[None, :]).reshape(-1)
 
-    def permutation_matrix(self, g: Any, /) -> jax.Array:
+    def permutation_matrix(self, g: Any, /) -> Inexact[Array, "{self.size} {self.size}"]:
         """Π(g), the rows of the identity in the order π_g: Π(g) Y = ρ_Y(g) Y, and Π(g)Π(h) = Π(hg).
 
         For labels with several axes Π(g) acts on the first.
@@ -157,7 +153,7 @@ class AugmentedSet:
     def _places(self) -> np.ndarray:
         """The row of gh for every g of the group and every h that augments, −1 where gh does not augment."""
         group, chosen = self.group, self.elements
-        if chosen is None or not isinstance(group, FiniteGroup) or not _is_subgroup(group, chosen):
+        if chosen is None or not isinstance(group, FiniteGroup) or not _form_a_subgroup(group, chosen):
             got = f"a sample of {group}" if chosen is None else f"the elements {chosen}"
             fix = "A subset that is not a subgroup has no permutations: acting on it leads out of the augmented set."
             raise refusal("elements", expected="a subgroup", got=got, fix=fix)
@@ -196,7 +192,7 @@ def augment(
         >>> train.y.tolist()
         [5.0, 6.0, 5.0, 6.0]
     """
-    x, y, rep_y = _fitting(x, y, rep_x, rep_y)
+    x, y, rep_y = fitting(x, y, rep_x, rep_y)
     chosen = rep_x.elements(elements)
     if isinstance(rep_x.group, ContinuousGroup):
         return AugmentedSet(x, y, chosen, rep_x, rep_y, None)
@@ -206,119 +202,17 @@ def augment(
     return AugmentedSet(x, y, None, rep_x, rep_y, tuple(chosen.tolist()))
 
 
-def augment_batches(
-    x: Any,
-    y: Any,
-    rep_x: Representation,
-    rep_y: Representation | None = None,
-    *,
-    batch_size: int,
-    key: jax.Array,
-    epochs: int | None = None,
-    random: bool = False,
-) -> Iterator[tuple[Any, jax.Array]]:
-    """Batches of augmented data in random order, made when they are needed.
-
-    Every epoch holds every point under every element of the group, exactly once: an epoch of batches is `augment(...)`,
-    shuffled. With `random=True` it holds every point once, under an element drawn for it from the Haar measure, which
-    for a continuous group is the only way. The last batch of an epoch is smaller if the batch size does not divide it.
-
-    Args:
-        x: points, as for `augment`.
-        y: labels.
-        rep_x: how the group acts on the points.
-        rep_y: how it acts on the labels; they are invariant unless given.
-        batch_size: how many augmented points to a batch.
-        key: a JAX random key.
-        epochs: how many; without end unless given.
-        random: draw one element for each point instead of going through all.
-
-    Returns:
-        An iterator over pairs (x, y).
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from ntk_equiv import groups, reps
-        >>> from ntk_equiv.orbits import augment_batches
-        >>> rep = reps.regular(groups.cyclic(3))
-        >>> batches = augment_batches(jnp.eye(3)[:2], jnp.zeros(2), rep, batch_size=4, key=jax.random.key(0), epochs=1)
-        >>> [x.shape for x, y in batches]
-        [(4, 3), (2, 3)]
-    """
-    x, y, rep_y = _fitting(x, y, rep_x, rep_y)
-    positive_integer(batch_size, "batch_size")
-    random_key(key)
-    epochs = None if epochs is None else positive_integer(epochs, "epochs")
-    boolean(random, "random")
-    if isinstance(rep_x.group, ContinuousGroup) and not random:
-        fix = "Pass random=True, or augment by a finite subgroup."
-        raise refusal("random", expected=f"True for {rep_x.group}", got=random, fix=fix)
-    return _batches((x, y), (rep_x, rep_y), batch_size, key, epochs, random)
-
-
-def _batches(
-    data: tuple, actions: tuple, batch_size: int, key: jax.Array, epochs: int | None, random: bool
-) -> Iterator[tuple[Any, jax.Array]]:
-    n, group = data[1].shape[0], actions[0].group
-
-    @jax.jit
-    def batch(data: tuple, elements: jax.Array, points: jax.Array) -> tuple:
-        x, y = jax.tree.map(lambda leaf: leaf[points], data)
-        moved = jax.vmap(actions[1])(elements, _with_channels(y))
-        return jax.vmap(actions[0])(elements, x), moved.reshape(y.shape)
-
-    for epoch in range(epochs) if epochs is not None else itertools.count():
-        shuffling, drawing = jax.random.split(jax.random.fold_in(key, epoch))
-        if random:
-            points = jax.random.permutation(shuffling, n)
-            elements = _haar(group, drawing, n)
-        else:
-            elements, points = jnp.divmod(jax.random.permutation(shuffling, group.order * n), n)
-        for start in range(0, len(points), batch_size):
-            part = slice(start, start + batch_size)
-            yield batch(data, elements[part], points[part])
-
-
-def _haar(group: FiniteGroup | ContinuousGroup, key: jax.Array, count: int) -> jax.Array:
-    if isinstance(group, ContinuousGroup):
-        return group.sample(key, count)
-    return jax.random.randint(key, (count,), 0, group.order)
-
-
-def _fitting(x: Any, y: Any, rep_x: Representation, rep_y: Representation | None) -> tuple[Any, jax.Array, Any]:
-    """Points and labels as arrays, and the action on y, after checking that they belong together."""
-    x, y = arrays(x, "x"), jnp.asarray(real_array(y, "y"))
-    rep_x, rep_y = actions_on_both(rep_x, rep_y)
-    lengths = {leaf.shape[:1] for leaf in jax.tree.leaves(x)}
-    if lengths != {y.shape[:1]} or not y.ndim:
-        fix = "Their first axes count the samples."
-        raise refusal("y", expected=f"labels for all samples of x {sorted(lengths)}", got=f"shape {y.shape}", fix=fix)
-    some = 0 if isinstance(rep_x.group, FiniteGroup) else jnp.eye(rep_x.group.n)
-    jax.eval_shape(lambda x: rep_x(some, x), x)
-    try:
-        jax.eval_shape(lambda y: rep_y(some, y), _with_channels(y))
-    except ValueError as error:
-        fix = f"Give labels an axis of channels at the end, and choose the action that fits them. In detail: {error}"
-        raise refusal("y", expected=f"labels that {rep_y} acts on", got=f"shape {y.shape}", fix=fix) from None
-    return x, y, rep_y
-
-
-def _with_channels(y: jax.Array) -> jax.Array:
-    """Labels [n] as labels of one channel."""
-    return y[:, None] if y.ndim == 1 else y
-
-
-def _joined(leaf: jax.Array) -> jax.Array:
+def _joined(leaf: Array) -> Array:
     """[order, n, ...] as [order · n, ...]."""
     return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
 
 
-def _is_fixed(points: jax.Array, images: jax.Array) -> np.ndarray:
-    """Whether each point equals each of its images up to rounding, [order, n]."""
+def _is_fixed(points: Shaped[Array, "n ..."], images: Shaped[Array, "order n ..."]) -> Bool[np.ndarray, "order n"]:
+    """Whether each point equals each of its images up to rounding."""
     n, eps = len(points), jnp.finfo(points.dtype).eps if jnp.issubdtype(points.dtype, jnp.inexact) else 0
     flat, moved = np.asarray(points).reshape(n, -1), np.asarray(images).reshape(len(images), n, -1)
     return np.abs(moved - flat).max(axis=2) <= 100 * float(eps) * np.abs(flat).max(axis=1)
 
 
-def _is_subgroup(group: FiniteGroup, elements: tuple[int, ...]) -> bool:
+def _form_a_subgroup(group: FiniteGroup, elements: tuple[int, ...]) -> bool:
     return sorted(elements) == list(group.subgroup(elements).embedding)
