@@ -24,7 +24,7 @@ from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.infinite import _laws, _notices, _statistics, _storage
 from ntk_equiv.infinite._engine import Engine
-from ntk_equiv.infinite._fit import containing_labels, fitted
+from ntk_equiv.infinite._fit import containing_labels, eigenvalues, fitted
 from ntk_equiv.infinite._method import decided
 from ntk_equiv.infinite._response import tolerance
 from ntk_equiv.infinite._training_set import check_labels
@@ -255,13 +255,13 @@ class InfiniteEnsemble(Engine):
     @property
     def spectrum(self) -> jax.Array:
         """All eigenvalues of the Gram matrix of the training set, in increasing order, with their multiplicities."""
-        return _notices.spectrum(self._complete(nngp=False), self._data)
+        return eigenvalues(self._complete(nngp=False), self._data)
 
     @property
     def rank(self) -> int:
         """How many eigenvalues of the Gram matrix are not zero up to rounding."""
         fit = self._complete(nngp=False)
-        return int(jnp.sum(_notices.spectrum(fit, self._data) > tolerance(fit.scale, self._data.size)))
+        return int(jnp.sum(eigenvalues(fit, self._data) > tolerance(fit.scale, self._data.size)))
 
     def save(self, path: Any) -> None:
         """Write the decomposition to a file `.npz`, with what is needed to recognise the data and the kernel."""
