@@ -22,6 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from ntk_equiv._check import one_of, positive_integer, refusal
 from ntk_equiv._gram import gram
@@ -68,10 +69,10 @@ class GroupBound(Enclosure):
 
     epsilon: float
     beta: float
-    constant: np.ndarray
-    rotation: np.ndarray
-    coefficients: np.ndarray
-    moduli: np.ndarray
+    constant: Float[np.ndarray, "n"]
+    rotation: Float[np.ndarray, "n"]
+    coefficients: Float[np.ndarray, "base"]
+    moduli: Float[np.ndarray, "n base"]
 
 
 def continuous_group_bound(

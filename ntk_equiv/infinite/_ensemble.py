@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from ntk_equiv import filters
 from ntk_equiv._check import one_of, positive_integer
@@ -119,7 +120,7 @@ class InfiniteEnsemble(Engine):
         return self.train.x if isinstance(self.train, AugmentedSet) else self._data.x
 
     @property
-    def y(self) -> jax.Array:
+    def y(self) -> Float[jax.Array, "N *outputs"]:
         """All training labels, [N, ...]."""
         return self.train.y if isinstance(self.train, AugmentedSet) else self._data.y
 
@@ -185,7 +186,9 @@ class InfiniteEnsemble(Engine):
         variance = jnp.concatenate(values, axis=1)
         return variance[0] if single else variance
 
-    def sample(self, key: jax.Array, x: Inputs, t: Any = None, members: int = 1) -> jax.Array:
+    def sample(
+        self, key: jax.Array, x: Inputs, t: Any = None, members: int = 1
+    ) -> Float[jax.Array, "{members} m *outputs"]:
         """Members drawn from the ensemble, as functions on the points: N(μ_t, Σ_t), independent between channels.
 
         Args:
@@ -253,7 +256,7 @@ class InfiniteEnsemble(Engine):
         return _statistics.expected_accuracy(self, key, x, y, t, members, samples)
 
     @property
-    def spectrum(self) -> jax.Array:
+    def spectrum(self) -> Float[jax.Array, "N"]:
         """All eigenvalues of the Gram matrix of the training set, in increasing order, with their multiplicities."""
         return eigenvalues(self._complete(nngp=False), self._data)
 
