@@ -15,7 +15,7 @@ ORACLE := --no-deps neural-tangents==0.6.5 'frozendict>=2.4'
 .DELETE_ON_ERROR:
 # All targets install into one environment, which two of them must not do at a time.
 .NOTPARALLEL:
-.PHONY: help demo test test-lowest coverage lint format types docs docs-serve bench dist clean
+.PHONY: help demo test test-lowest coverage lint format types docs docs-serve pictures bench dist clean
 
 help:  ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -46,9 +46,13 @@ types: $(VENV)/.dev  ## check the types
 
 docs: $(VENV)/.docs  ## build the documentation into site/
 	$(VENV)/bin/mkdocs build --strict --quiet
+	$(VENV)/bin/python tools/links.py site
 
 docs-serve: $(VENV)/.docs  ## show the documentation in a browser while it is written
 	$(VENV)/bin/mkdocs serve
+
+pictures: $(VENV)/.demo  ## draw the pictures of the concept pages again
+	$(VENV)/bin/python tools/pictures.py
 
 bench: $(VENV)/.test  ## run every benchmark
 	@set -e; for script in benchmarks/bench_*.py; do \
@@ -63,7 +67,7 @@ dist: $(VENV)/.dev  ## build wheel and sdist, check what they contain, and try t
 	cd dist && ../$(WHEEL)/bin/ntk-equiv info && ../$(WHEEL)/bin/python -c 'import ntk_equiv.ensembles, ntk_equiv.infinite'
 
 clean:  ## remove everything that was made
-	rm -rf .venv* site dist .pytest_cache .jax_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf .venv* .cache .jax_cache site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # Each stamp stands for an installed set of packages; it is made anew when the project's own file changes.

@@ -4,6 +4,10 @@ Every refusal reads the same way: the argument, what was expected, what came, an
 returns the value it approved, so that it can stand where the value is used.
 """
 
+import math
+import os
+from collections.abc import Hashable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,7 +30,7 @@ def refusal(argument: str, *, expected: str, got: Any, fix: str, kind: type[Exce
 
 def one_of(value: Any, options: tuple, argument: str) -> Any:
     """`value`, if it is one of `options`."""
-    if value not in options:
+    if not isinstance(value, Hashable) or value not in options:
         listed = ", ".join(repr(option) for option in options)
         raise refusal(argument, expected=f"one of {listed}", got=repr(value), fix="Choose one of these.")
     return value
@@ -39,12 +43,138 @@ def positive_integer(value: Any, argument: str) -> int:
     return int(value)
 
 
+def positive_integers(values: Any, argument: str, *, fix: str, or_none: bool = False) -> tuple[int, ...]:
+    """`values` as a tuple of `int`, if it lists whole numbers of at least one; with `or_none` it may be empty."""
+    if not is_listed(values) or not (or_none or len(values)):
+        raise refusal(argument, expected="a tuple of positive integers", got=repr(values), fix=fix)
+    return tuple(positive_integer(value, argument) for value in values)
+
+
+def boolean(value: Any, argument: str) -> bool:
+    """`value` as a `bool`, if it is one: no word such as "no" counts as true."""
+    if not isinstance(value, bool | np.bool_):
+        raise refusal(argument, expected="True or False", got=repr(value), fix="Pass one of these two.")
+    return bool(value)
+
+
 def real_number(value: Any, argument: str) -> float:
     """`value` as a `float`, if it is one finite real number known now."""
-    known = isinstance(value, int | float | np.number | np.ndarray | jax.Array) and not isinstance(value, bool)
-    if not known or not is_concrete(value) or np.ndim(value) != 0 or np.iscomplexobj(value) or not np.isfinite(value):
-        raise refusal(argument, expected="one finite real number", got=repr(value), fix="Pass a Python float.")
+    if not is_number(value) or not is_concrete(value):
+        raise refusal(argument, expected="one finite real number", got=shown(value), fix="Pass a Python float.")
     return float(value)
+
+
+def scalar(value: Any, argument: str, *, at_least: float | int | None = None, fix: str | None = None) -> Any:
+    """`value`, if it is one finite real number, of at least so much; one that JAX traces is taken as it is."""
+    if not is_number(value):
+        fix = fix or "Pass a float, or a JAX scalar."
+        raise refusal(argument, expected="one real number", got=shown(value), fix=fix)
+    if at_least is not None and is_concrete(value) and not float(value) >= at_least:
+        fix = fix or "Pass a larger number."
+        raise refusal(argument, expected=f"at least {at_least:g}", got=shown(value), fix=fix)
+    return value
+
+
+def function(value: Any, argument: str, *, fix: str = "Pass the function itself.") -> Any:
+    """`value`, if it can be called."""
+    if not callable(value):
+        raise refusal(argument, expected="a function", got=shown(value), fix=fix, kind=TypeError)
+    return value
+
+
+def instance(value: Any, kind: type | tuple[type, ...], argument: str, *, expected: str, fix: str) -> Any:
+    """`value`, if it is of that class, or one of these classes."""
+    if not isinstance(value, kind):
+        raise refusal(argument, expected=expected, got=shown(value), fix=fix, kind=TypeError)
+    return value
+
+
+def file_path(value: Any, argument: str, *, exists: bool = False) -> Path:
+    """`value` as a path; `exists` refuses one where nothing is."""
+    if not isinstance(value, str | os.PathLike):
+        fix = "Pass a string or a `pathlib.Path`."
+        raise refusal(argument, expected="the path of a file", got=shown(value), fix=fix, kind=TypeError)
+    path = Path(value)
+    if exists and not path.exists():
+        fix = f"Check its spelling; relative paths start at {Path.cwd()}."
+        raise refusal(argument, expected="a file", got=f"{path}, which does not exist", fix=fix, kind=FileNotFoundError)
+    return path
+
+
+def random_key(value: Any, argument: str = "key") -> jax.Array:
+    """`value`, if it is one random key of JAX, old or new."""
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ()
+    old = dtype == np.uint32 and shape is not None and len(shape) == 1
+    if not new and not old:
+        fix = "Make one with `jax.random.key(0)`; several with `jax.random.split`."
+        raise refusal(argument, expected="one random key of JAX", got=shown(value), fix=fix, kind=TypeError)
+    return value
+
+
+def canonical_get(get: Any) -> str | tuple[str, ...]:
+    """`get` as the name of a kernel or a tuple of such names; `None` stands for both kernels."""
+    names = ("nngp", "ntk")
+    if get is None or isinstance(get, str):
+        return names if get is None else str(one_of(get, names, "get"))
+    if not isinstance(get, Sequence) or not 1 <= len(get) <= len(set(map(str, get))):
+        fix = 'Pass "ntk", ("nngp", "ntk"), or nothing for both.'
+        raise refusal("get", expected="one of 'nngp', 'ntk', or a tuple of them", got=shown(get), fix=fix)
+    return tuple(one_of(name, names, "get") for name in get)
+
+
+def real_array(
+    value: Any, argument: str, *, fix: str = "Pass numbers, or an array of them.", or_complex: bool = False
+) -> Any:
+    """`value` as an array, if it is one of real numbers (or of complex ones), or nested lists of them."""
+    array = value
+    if not hasattr(value, "dtype"):
+        try:  # The libraries alone know whether nested lists are an array.
+            array = np.asarray(value) if is_concrete(value) else jnp.asarray(value)
+        except ValueError:
+            array = np.asarray(None)
+    if not _is_numeric(array) or (np.iscomplexobj(array) and not or_complex):
+        expected = "numbers" if or_complex else "real numbers"
+        raise refusal(argument, expected=expected, got=shown(value), fix=fix, kind=TypeError)
+    return array
+
+
+def same_shape(**values: Any) -> tuple[int, ...]:
+    """The common shape of arrays and numbers that are taken entry by entry."""
+    shapes = [np.shape(value) for value in values.values()]
+    rank = max(map(len, shapes))
+    sizes = [set(axis) - {1} for axis in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True)]
+    if any(len(different) > 1 for different in sizes):
+        fix = "They are taken entry by entry: pass arrays of one shape, or numbers."
+        raise refusal(", ".join(values), expected="of one shape, or numbers", got=f"shapes {shapes}", fix=fix)
+    return tuple(different.pop() if different else 1 for different in sizes)
+
+
+def numeric(tree: Any, argument: str) -> Any:
+    """`tree`, if it has leaves and all of them are numbers or arrays of numbers."""
+    leaves = jax.tree.leaves(tree)
+    if not leaves or not all(_is_numeric(leaf) for leaf in leaves):
+        fix = "Pass arrays of numbers, samples along their first axis, or a pytree of such arrays."
+        raise refusal(argument, expected="an array of numbers", got=shown(tree), fix=fix, kind=TypeError)
+    return tree
+
+
+def arrays(tree: Any, argument: str) -> Any:
+    """The same, with JAX arrays for leaves."""
+    return jax.tree.map(jnp.asarray, numeric(tree, argument))
+
+
+def samples_in(x: Any, argument: str) -> int:
+    """How many samples `x` holds, arrays with a common leading axis."""
+    counts = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(numeric(x, argument))}
+    if len(counts) != 1 or () in counts:
+        raise refusal(
+            argument,
+            expected="an array of samples, or a pytree of arrays with a common leading axis",
+            got=f"leading axes {sorted(counts)}",
+            fix=f"Stack the samples along the first axis; for a single one use `{argument}[None]`.",
+        )
+    return counts.pop()[0]
 
 
 def floating(x: Any, argument: str) -> jax.Array:
@@ -54,7 +184,7 @@ def floating(x: Any, argument: str) -> jax.Array:
         got = type(x).__name__ if dtype is None else f"dtype {dtype}"
         fix = "Convert it first, for example with `jnp.asarray(x, float)`; integer images are usually divided by 255."
         raise refusal(argument, expected="an array of floating-point numbers", got=got, fix=fix, kind=TypeError)
-    return jnp.asarray(x)
+    return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
 def is_concrete(x: Any) -> bool:
@@ -64,3 +194,36 @@ def is_concrete(x: Any) -> bool:
     (True, Array(False, dtype=bool))
     """
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x))
+
+
+def is_listed(value: Any) -> bool:
+    """Whether `value` is a sequence, or an array of one axis; text is none."""
+    if hasattr(value, "ndim"):
+        return value.ndim == 1
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is one real number, and finite where that is known."""
+    if type(value) in (int, float):  # at once, because layers have many of them
+        return -math.inf < value < math.inf
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number | np.ndarray | jax.Array):
+        return False
+    if np.ndim(value) != 0 or not jnp.issubdtype(jnp.result_type(value), jnp.number) or np.iscomplexobj(value):
+        return False
+    return not is_concrete(value) or bool(np.isfinite(value))
+
+
+def _is_numeric(value: Any) -> bool:
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        return isinstance(value, complex | float | int)
+    return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
+
+
+def shown(value: Any) -> str:
+    """`value` in a message: numbers and text as they are, arrays and objects by what they are."""
+    if isinstance(value, jax.Array | np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}" if value.ndim else str(value)
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:60]}…"

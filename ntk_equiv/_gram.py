@@ -20,13 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm.auto import tqdm
 
-from ntk_equiv._check import is_concrete, positive_integer, refusal
+from ntk_equiv._check import boolean, canonical_get, function, is_concrete, positive_integer, refusal, samples_in
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Get, Inputs, KernelFn
 
 # Large enough to keep all cores busy, small enough for a few such arrays to stay in cache.
 ENTRIES_PER_TILE = 160_000
 TILES_UNDER_WAY = 4
+KERNEL_FUNCTIONS = "Pass the third part of a triple from `ntk_equiv.stax`, as in `net.kernel_fn`."
 
 Index = int | jax.Array
 
@@ -67,11 +68,13 @@ def gram(
          [0.0531 0.3333 0.0531]
          [0.0531 0.0531 0.3333]]
     """
-    get = ("nngp", "ntk") if get is None else get if isinstance(get, str) else tuple(get)
+    function(kernel_fn, "kernel_fn", fix=KERNEL_FUNCTIONS)
+    get, progress = canonical_get(get), boolean(progress, "progress")
+    tile = None if tile is None else positive_integer(tile, "tile")
     symmetric = x2 is None
     if hasattr(kernel_fn, "checked"):
         x1, x2 = kernel_fn.checked(x1, "x1"), None if symmetric else kernel_fn.checked(x2, "x2")
-    n1, n2 = _count(x1, "x1"), _count(x1 if symmetric else x2, "x2")
+    n1, n2 = samples_in(x1, "x1"), samples_in(x1 if symmetric else x2, "x2")
     if not is_concrete((x1, x2, Guest.wrapped(kernel_fn))) or n1 == 0 or n2 == 0:
         whole = kernel_fn(x1, x2, get)
         return jax.tree.map(_symmetrized, whole) if symmetric else whole
@@ -82,16 +85,24 @@ def gram(
         return _in_tiles(kernel_fn, x1, x2, get, tile, progress)
 
 
+def samples(kernel_fn: KernelFn, x: Inputs, argument: str) -> Inputs:
+    """`x` as `kernel_fn` takes it, if it is a batch of samples, and finite where that is known."""
+    x = kernel_fn.checked(x, argument) if hasattr(kernel_fn, "checked") else x
+    if samples_in(x, argument) and is_concrete(x):
+        _check_finite(x, argument)
+    return x
+
+
 def _in_tiles(kernel_fn: KernelFn, x1: Inputs, x2: Inputs | None, get: Any, tile: int | None, progress: bool) -> Any:
     """The kernels of known points, at least one on each side."""
     symmetric = x2 is None
-    n1, n2 = _count(x1, "x1"), _count(x1 if symmetric else x2, "x2")
+    n1, n2 = samples_in(x1, "x1"), samples_in(x1 if symmetric else x2, "x2")
     _check_finite(x1, "x1")
     _check_finite(x2, "x2")
     halves: Any = Guest.wrapped(kernel_fn)
     # Some kernel functions do less for a sample if they know what will be asked about it.
     halves = halves.asked(get) if hasattr(halves, "asked") else halves
-    size = _tile_size(halves, x1) if tile is None else positive_integer(tile, "tile")
+    size = _tile_size(halves, x1) if tile is None else tile
     left = halves.points(x1)
     right = left if symmetric else halves.points(x2)
     sizes = min(size, n1), min(size, n2)
@@ -237,18 +248,6 @@ def _corners(shape: tuple[int, int], sizes: tuple[int, int], *, symmetric: bool)
 
 def _tile_size(halves: Any, x: Inputs) -> int:
     return max(1, math.isqrt(ENTRIES_PER_TILE // halves.entries_per_pair(x)))
-
-
-def _count(x: Inputs, argument: str) -> int:
-    counts = {leaf.shape[:1] for leaf in jax.tree.leaves(x)}
-    if len(counts) != 1 or () in counts:
-        raise refusal(
-            argument,
-            expected="an array of samples, or a pytree of arrays with a common leading axis",
-            got=f"leading axes {sorted(counts)}",
-            fix=f"Stack the samples along the first axis; for a single one use `{argument}[None]`.",
-        )
-    return counts.pop()[0]
 
 
 def _check_finite(x: Inputs | None, argument: str) -> None:

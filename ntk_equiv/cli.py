@@ -108,8 +108,11 @@ def _info(asked: argparse.Namespace) -> None:
     import jax
 
     from ntk_equiv import ensembles, planning
+    from ntk_equiv._check import positive_integer
     from ntk_equiv.ensembles._layout import available_cores
 
+    for argument in ("members", "width", "layers", "features", "batch"):
+        positive_integer(getattr(asked, argument), argument)
     for name, number in planning.versions().items():
         print(f"{name:12} {number}")
     devices, cores = jax.devices(), available_cores()

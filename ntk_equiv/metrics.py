@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import floating, is_concrete, refusal
+from ntk_equiv._check import floating, is_concrete, is_number, refusal, shown
 from ntk_equiv._typing import Array
 
 QUANTILES = (0.25, 0.5, 0.75)
@@ -107,7 +107,7 @@ def relative_orbit_std(predictions: Any, /, *, normalizer: Any) -> OrbitMetric:
         >>> print(relative_orbit_std(jnp.array([[[1.], [3.]]]), normalizer=4.0).ensemble)
         0.25
     """
-    if is_concrete(normalizer) and not (np.ndim(normalizer) == 0 and 0 < float(normalizer) < np.inf):
+    if not is_number(normalizer) or (is_concrete(normalizer) and not float(normalizer) > 0):
         fix = "Pass the standard deviation, or the root mean square, of the target."
         raise refusal("normalizer", expected="one positive number", got=repr(normalizer), fix=fix)
     return _measured(lambda p: _std(p) / normalizer, _orbits(predictions))
@@ -129,9 +129,7 @@ def orbit_same_prediction(predictions: Any, /, *, identity: int = 0) -> OrbitMet
         3.0
     """
     p = _classes(predictions)
-    if not 0 <= identity < p.shape[1]:
-        fix = "Give the place of the identity in the axis of group elements."
-        raise refusal("identity", expected=f"between 0 and {p.shape[1] - 1}", got=identity, fix=fix)
+    identity = _place(identity, p.shape[1])
     return _measured(lambda p: _per_point(jnp.sum(_same(p, p[identity]), 0)), p)
 
 
@@ -205,7 +203,8 @@ def symmetric_kl(logits: Any, /, *, identity: int = 0) -> OrbitMetric:
         >>> print(symmetric_kl(jnp.log(p)).ensemble.round(6), (jnp.log(3) / 8).round(6))
         0.137327 0.137327
     """
-    log_p = jax.nn.log_softmax(_classes(logits), -1)
+    log_p = jax.nn.log_softmax(_classes(logits, "logits"), -1)
+    identity = _place(identity, log_p.shape[1])
 
     def divergence(log_p: Array) -> Array:
         others = jnp.delete(log_p, identity, axis=0, assume_unique_indices=True)
@@ -245,20 +244,28 @@ def _per_point(values: Array) -> Array:
     return jnp.mean(values, tuple(range(1, values.ndim)))
 
 
-def _orbits(predictions: Any) -> Array:
-    p = floating(predictions, "predictions")
+def _orbits(predictions: Any, argument: str = "predictions") -> Array:
+    p = floating(predictions, argument)
     if p.ndim < 3 or 0 in p.shape:
-        fix = "One function alone is an ensemble of one: `predictions[None]`."
-        raise refusal("predictions", expected="[members, order, n, ...], none empty", got=f"shape {p.shape}", fix=fix)
+        fix = f"One function alone is an ensemble of one: `{argument}[None]`."
+        raise refusal(argument, expected="[members, order, n, ...], none empty", got=f"shape {p.shape}", fix=fix)
     return p
 
 
-def _classes(predictions: Any) -> Array:
-    p = _orbits(predictions)
+def _classes(predictions: Any, argument: str = "predictions") -> Array:
+    p = _orbits(predictions, argument)
     if p.ndim < 4 or p.shape[-1] < 2:
         fix = "The last axis holds the scores of the classes."
-        raise refusal("predictions", expected="[members, order, n, ..., classes]", got=f"shape {p.shape}", fix=fix)
+        raise refusal(argument, expected="[members, order, n, ..., classes]", got=f"shape {p.shape}", fix=fix)
     return p
+
+
+def _place(identity: Any, order: int) -> int:
+    """The place of the identity, if it is one of so many elements."""
+    if isinstance(identity, bool) or not isinstance(identity, int | np.integer) or not 0 <= identity < order:
+        fix = "Give the place of the identity in the axis of group elements."
+        raise refusal("identity", expected=f"between 0 and {order - 1}", got=repr(identity), fix=fix)
+    return int(identity)
 
 
 def _still(reference: Any, predictions: Any) -> Array:
@@ -270,6 +277,9 @@ def _still(reference: Any, predictions: Any) -> Array:
 
 
 def _inverse(rep_y: Any, elements: Any, order: int) -> Any:
+    if not callable(rep_y) or not hasattr(rep_y, "group"):
+        fix = "Make one of a group, as in `reps.regular(groups.cyclic(4))`; leave it out for invariant outputs."
+        raise refusal("rep_y", expected="a representation", got=shown(rep_y), fix=fix, kind=TypeError)
     if elements is None or np.ndim(elements) == 1:
         elements = np.arange(rep_y.group.order) if elements is None else np.asarray(elements)
         back = np.asarray(rep_y.group.inverse)[elements]

@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv import reps
-from ntk_equiv._check import is_concrete, positive_integer, refusal
+from ntk_equiv._check import arrays, boolean, is_concrete, positive_integer, random_key, real_array, refusal
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
 from ntk_equiv.reps import Representation
+from ntk_equiv.reps._given import actions_on_both
 
 
 @jax.tree_util.register_dataclass
@@ -107,7 +107,7 @@ class AugmentedSet:
         """
         places = self._places()
         if is_concrete(g):
-            g = self.group.element(int(g))  # type: ignore[union-attr]
+            g = self.group.element(g.item() if hasattr(g, "item") else g)  # type: ignore[union-attr]
             if places[g, 0] < 0:
                 fix = "Only these elements map the augmented set to itself."
                 raise refusal("g", expected=f"one of the elements {self.elements}", got=g, fix=fix)
@@ -247,6 +247,9 @@ def augment_batches(
     """
     x, y, rep_y = _fitting(x, y, rep_x, rep_y)
     positive_integer(batch_size, "batch_size")
+    random_key(key)
+    epochs = None if epochs is None else positive_integer(epochs, "epochs")
+    boolean(random, "random")
     if isinstance(rep_x.group, ContinuousGroup) and not random:
         fix = "Pass random=True, or augment by a finite subgroup."
         raise refusal("random", expected=f"True for {rep_x.group}", got=random, fix=fix)
@@ -284,11 +287,8 @@ def _haar(group: FiniteGroup | ContinuousGroup, key: jax.Array, count: int) -> j
 
 def _fitting(x: Any, y: Any, rep_x: Representation, rep_y: Representation | None) -> tuple[Any, jax.Array, Any]:
     """Points and labels as arrays, and the action on y, after checking that they belong together."""
-    x, y = jax.tree.map(jnp.asarray, x), jnp.asarray(y)
-    rep_y = reps.trivial(rep_x.group) if rep_y is None else rep_y
-    if rep_x.group != rep_y.group:
-        fix = "Points and labels transform under the same group."
-        raise refusal("rep_y", expected=f"of {rep_x.group.label}", got=f"of {rep_y.group.label}", fix=fix)
+    x, y = arrays(x, "x"), jnp.asarray(real_array(y, "y"))
+    rep_x, rep_y = actions_on_both(rep_x, rep_y)
     lengths = {leaf.shape[:1] for leaf in jax.tree.leaves(x)}
     if lengths != {y.shape[:1]} or not y.ndim:
         fix = "Their first axes count the samples."
@@ -299,7 +299,7 @@ def _fitting(x: Any, y: Any, rep_x: Representation, rep_y: Representation | None
         jax.eval_shape(lambda y: rep_y(some, y), _with_channels(y))
     except ValueError as error:
         fix = f"Give labels an axis of channels at the end, and choose the action that fits them. In detail: {error}"
-        raise refusal("y", expected=f"labels that {rep_y} acts on", got=f"shape {y.shape}", fix=fix) from error
+        raise refusal("y", expected=f"labels that {rep_y} acts on", got=f"shape {y.shape}", fix=fix) from None
     return x, y, rep_y
 
 

@@ -25,7 +25,7 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import file_path, instance, positive_integer, real_array, refusal, scalar
 
 # After Okabe and Ito, the darkest first; yellow is left out, because thin lines of it are not seen on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -97,6 +97,8 @@ def panels(
         (6, [10.2, 5.6])
     """
     columns, rows = positive_integer(columns, "columns"), positive_integer(rows, "rows")
+    for inches, argument in ((width, "width"), (height, "height")):
+        scalar(inches, argument, at_least=0.1, fix="It is that of one panel, in inches.")
     fig = Figure(figsize=(columns * width, rows * height))
     axes = fig.subplots(rows, columns, sharex=sharex, sharey=sharey, squeeze=False)
     return fig, list(axes.ravel())
@@ -133,20 +135,21 @@ def orbit_curve(
         (2, 1)
     """
     x, ensemble = _curve(x, "x"), _curve(ensemble, "ensemble")
-    members = np.asarray(members, float)
+    members = np.asarray(real_array(members, "members"), float)
     if members.ndim != 2 or not len(x) == len(ensemble) == len(members):
         got = f"shapes {x.shape}, {ensemble.shape} and {members.shape}"
         fix = "One row of members for each place on the curve."
         raise refusal("members", expected="of shape [k, members], with x and ensemble [k]", got=got, fix=fix)
-    colour = COLOURS[number % len(COLOURS)]
+    _panel(ax)
+    colour, mark = _look(number)
     low, median, high = np.quantile(members, _QUARTILES, axis=1)
     ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
     ax.plot(x, median, ":", color=colour, linewidth=1)
-    marks: dict[str, Any] = {"color": colour, "marker": MARKERS[number % len(MARKERS)], "label": label}
+    marks: dict[str, Any] = {"color": colour, "marker": mark, "label": label}
     if errors is None:
         ax.plot(x, ensemble, **marks)
     else:
-        ax.errorbar(x, ensemble, yerr=_curve(errors, "errors"), capsize=2, **marks)
+        ax.errorbar(x, ensemble, yerr=_curve(errors, "errors", like=x), capsize=2, **marks)
 
 
 def measured(
@@ -178,14 +181,11 @@ def measured(
         >>> ax.get_legend_handles_labels()[1]
         ['trained']
     """
-    line = "-" if joined else "none"
-    spread = None if errors is None else _curve(errors, "errors")
-    look: dict[str, Any] = {
-        "color": COLOURS[number % len(COLOURS)],
-        "marker": MARKERS[number % len(MARKERS)],
-        "linestyle": line,
-    }
-    ax.errorbar(_curve(x, "x"), _curve(values, "values"), yerr=spread, capsize=2, label=label, **look)
+    x = _curve(x, "x")
+    values, spread = _curve(values, "values", like=x), None if errors is None else _curve(errors, "errors", like=x)
+    colour, mark = _look(number)
+    look: dict[str, Any] = {"color": colour, "marker": mark, "linestyle": "-" if joined else "none"}
+    _panel(ax).errorbar(x, values, yerr=spread, capsize=2, label=label, **look)
 
 
 def predicted(ax: Axes, x: Any, values: Any, /, *, label: str | None = None, number: int | None = None) -> None:
@@ -205,8 +205,9 @@ def predicted(ax: Axes, x: Any, values: Any, /, *, label: str | None = None, num
         >>> ax.lines[0].get_linestyle(), ax.lines[0].get_ydata().tolist()
         ('--', [0.5, 0.4])
     """
-    colour = _THEORY if number is None else COLOURS[number % len(COLOURS)]
-    ax.plot(_curve(x, "x"), _curve(values, "values"), "--", color=colour, linewidth=1.2, label=label, zorder=5)
+    x = _curve(x, "x")
+    values, colour = _curve(values, "values", like=x), _THEORY if number is None else _look(number)[0]
+    _panel(ax).plot(x, values, "--", color=colour, linewidth=1.2, label=label, zorder=5)
 
 
 def uncertain(ax: Axes, x: Any, mean: Any, std: Any, /, *, label: str | None = None, number: int = 0) -> None:
@@ -228,9 +229,12 @@ def uncertain(ax: Axes, x: Any, mean: Any, std: Any, /, *, label: str | None = N
         >>> round(float(band.y0), 9), round(float(band.y1), 9)      # from 0.4 − 0.2 to 0.5 + 0.2
         (0.2, 0.7)
     """
-    x, mean, std = _curve(x, "x"), _curve(mean, "mean"), _curve(std, "std")
-    colour = COLOURS[number % len(COLOURS)]
-    ax.fill_between(x, mean - 2 * std, mean + 2 * std, color=colour, alpha=0.2, linewidth=0)
+    x = _curve(x, "x")
+    mean, std = _curve(mean, "mean", like=x), _curve(std, "std", like=x)
+    if (std < 0).any():
+        raise refusal("std", expected="not negative", got=std.min(), fix="It is the root of a variance.")
+    colour = _look(number)[0]
+    _panel(ax).fill_between(x, mean - 2 * std, mean + 2 * std, color=colour, alpha=0.2, linewidth=0)
     ax.plot(x, mean, color=colour, label=label)
 
 
@@ -253,7 +257,8 @@ def save(fig: Figure, path: Any, /) -> list[Path]:
         ...     [file.name for file in plotting.save(plotting.panels()[0], f"{folder}/empty")]
         ['empty.pdf', 'empty.png']
     """
-    path = Path(path)
+    instance(fig, Figure, "fig", expected="a figure of matplotlib", fix="Pass the first value of `panels`.")
+    path = file_path(path, "path")
     path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_name(f"{path.name}.{ending}") for ending in ("pdf", "png")]
     fig.savefig(files[0], metadata={"CreationDate": None})
@@ -261,9 +266,23 @@ def save(fig: Figure, path: Any, /) -> list[Path]:
     return files
 
 
-def _curve(values: Any, argument: str) -> np.ndarray:
-    values = np.asarray(values, float)
+def _curve(values: Any, argument: str, *, like: np.ndarray | None = None) -> np.ndarray:
+    """`values` as a vector, one number for each place on a curve."""
+    fix = "Pass one number for each place on the curve."
+    values = np.asarray(real_array(values, argument, fix=fix), float)
     if values.ndim != 1 or not values.size:
-        fix = "Pass one number for each place on the curve."
         raise refusal(argument, expected="of shape [k], not empty", got=f"shape {values.shape}", fix=fix)
+    if like is not None and values.shape != like.shape:
+        raise refusal(argument, expected=f"{len(like)} numbers, as in x", got=f"{len(values)}", fix=fix)
     return values
+
+
+def _panel(ax: Any) -> Axes:
+    return instance(ax, Axes, "ax", expected="a panel", fix="Pass one of the axes that `panels` returns.")
+
+
+def _look(number: Any) -> tuple[str, str]:
+    """Colour and mark of a curve."""
+    if isinstance(number, bool) or not isinstance(number, int | np.integer):
+        raise refusal("number", expected="a whole number", got=repr(number), fix="Count the curves of a panel from 0.")
+    return COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]

@@ -21,8 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import positive_integer, refusal, scalar
 from ntk_equiv._typing import Array, Inputs
+from ntk_equiv.bounds import _ranges
 from ntk_equiv.bounds._branching import maximum
 from ntk_equiv.bounds._cells import Cells, angles_between, beyond, cells
 from ntk_equiv.bounds._modulus import check_certified, envelope
@@ -101,13 +102,15 @@ def certified_continuous_deviation(
         >>> print(found.lower.round(4), (found.upper / found.lower < 1.01).all())
         [0.2879 1.7842] True
     """
-    check_certified(ens.kernel_fn)
+    check_certified(_ranges.ensemble(ens).kernel_fn)
     positive_integer(max_cells, "max_cells")
     found = setting(ens, rep, x, t, rep_y)
     if found.x.ndim != 2:
         fix = "Certified kernels are those of dense networks on vectors."
         raise refusal("x", expected="vectors [n, features]", got=f"shape {found.x.shape}", fix=fix)
-    if rtol < 0 or atol < 0 or rtol + atol == 0:
+    for tolerance, argument in ((rtol, "rtol"), (atol, "atol")):
+        scalar(tolerance, argument, at_least=0)
+    if rtol + atol == 0:
         raise refusal("rtol", expected="positive, or atol", got=(rtol, atol), fix="Rounding alone keeps the two apart.")
     searched, bounded = _start(found), _bounded(found)
     results = [

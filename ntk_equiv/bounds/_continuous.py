@@ -27,6 +27,7 @@ from jaxtyping import Float
 from ntk_equiv._check import one_of, positive_integer, refusal
 from ntk_equiv._gram import gram
 from ntk_equiv._typing import Array, Inputs
+from ntk_equiv.bounds import _ranges
 from ntk_equiv.bounds._cells import cells
 from ntk_equiv.bounds._discretization import covering_angle, discretization_error
 from ntk_equiv.bounds._modulus import check_certified, largest_increase
@@ -112,7 +113,7 @@ def continuous_group_bound(
         [ 8.95 28.25] 0.765 True
     """
     one_of(form, ("modulus", "lipschitz"), "form")
-    check_certified(ens.kernel_fn)
+    check_certified(_ranges.ensemble(ens).kernel_fn)
     found = setting(ens, rep, x, t, rep_y)
     subgroup = found.needs_subgroup()
     if form == "lipschitz" and not ens.kernel_fn.certificate.smooth:  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.spatial import ConvexHull
 from scipy.spatial.transform import Rotation
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import positive_integer, real_array, refusal, scalar
 from ntk_equiv.bounds._branching import maximum
 from ntk_equiv.bounds._cells import Cells, angles_between, beyond, cells
 from ntk_equiv.bounds._records import Enclosure
@@ -86,6 +86,8 @@ def discretization_error(
         (44.48, True)
     """
     rep = as_representation(rep)
+    scalar(rtol, "rtol", at_least=0)
+    positive_integer(max_cells, "max_cells")
     elements = _elements(rep.group, subgroup)
     if rep.group == SO2:
         lower, upper = _planar(weights(rep), elements)
@@ -117,7 +119,8 @@ def _deep_holes(elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _elements(group: ContinuousGroup, subgroup: Any) -> np.ndarray:
     """The matrices of a finite group, or of any finite set, after checking that they are in the group."""
-    mats = np.array(subgroup.matrices if isinstance(subgroup, FiniteGroup) else subgroup, dtype=float)
+    given = subgroup.matrices if isinstance(subgroup, FiniteGroup) else real_array(subgroup, "subgroup")
+    mats = np.array(given, dtype=float)
     if mats.ndim != 3 or not len(mats) or not group.contains(mats, tol=1e-4):
         got = "a group without matrices" if mats.ndim == 0 else f"an array of shape {mats.shape}"
         fix = "Make it with `finite` of the continuous group, or pass matrices [count, n, n] from it."

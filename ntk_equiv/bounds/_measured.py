@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from ntk_equiv._check import positive_integer
+from ntk_equiv._check import function, positive_integer, positive_integers
 from ntk_equiv._typing import Inputs
 from ntk_equiv.bounds import _ranges
 from ntk_equiv.bounds._cells import rotations
@@ -188,10 +188,11 @@ def min_group_order(
         >>> found.certified_order, found.measured_order
         (4, 4)
     """
-    delta, upper, measured = float(_ranges.positive(delta)), [], []
-    orders = tuple(positive_integer(k, "orders") for k in orders)
+    delta, upper, measured = _ranges.one_deviation(delta), [], []
+    orders = positive_integers(orders, "orders", fix="List the orders to try, such as (4, 8, 16).")
+    function(build, "build", fix="Pass a function from the order of a group to an infinite ensemble.")
     for k in orders:
-        ens = build(k)
+        ens = _ranges.ensemble(build(k), "build")
         measured.append(float(measured_continuous_deviation(ens, rep, x, t, rep_y=rep_y).lower.max()))
         upper.append(_certified(ens, rep, x, t, rep_y, delta, measured[-1], max_cells))
     return GroupOrders(

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._check import is_concrete, refusal, same_shape
 from ntk_equiv._typing import Array
 from ntk_equiv.bounds import _ranges
 from ntk_equiv.bounds._tails import IN_JAX, ON_HOST, check_question, inverse_tail, tail
@@ -64,6 +64,7 @@ def min_ensemble_size(
     check_question(bound, channels, norm)
     variance, delta = _ranges.variance(variance), _ranges.positive(delta)
     epsilon = _ranges.probability(epsilon)
+    same_shape(variance=variance, delta=delta, epsilon=epsilon)
     if not is_concrete((variance, delta, epsilon)):
         variance, delta, epsilon = _together(variance, delta, epsilon)
         ratio = inverse_tail(epsilon, bound, channels, norm, IN_JAX)
@@ -96,7 +97,8 @@ def deviation_probability(
     """
     check_question(bound, channels, norm)
     variance, members = _ranges.variance(variance), _ranges.count(members)
-    variance, members, delta = _together(variance, members, _ranges.positive(delta))
+    same_shape(variance=variance, members=members, delta=_ranges.positive(delta))
+    variance, members, delta = _together(variance, members, delta)
     certain = variance == 0  # no deviation at all; kept out of the quotient, also for the sake of gradients
     r = members * delta**2 / jnp.where(certain, 1.0, variance)
     return jnp.where(certain, 0.0, tail(r, bound, channels, norm))
@@ -124,7 +126,8 @@ def deviation_quantile(
     """
     check_question(bound, channels, norm)
     variance, members = _ranges.variance(variance), _ranges.count(members)
-    variance, members, epsilon = _together(variance, members, _ranges.probability(epsilon))
+    same_shape(variance=variance, members=members, epsilon=_ranges.probability(epsilon))
+    variance, members, epsilon = _together(variance, members, epsilon)
     return jnp.sqrt(inverse_tail(epsilon, bound, channels, norm) * variance / members)
 
 

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv import reps
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import positive_integer, random_key, real_array, refusal
 from ntk_equiv._typing import Inputs
 from ntk_equiv.bounds import _orbit_law, _ranges
 from ntk_equiv.bounds._members import whole
@@ -17,6 +16,7 @@ from ntk_equiv.bounds._records import Sampled
 from ntk_equiv.bounds._simultaneous import covariance_root
 from ntk_equiv.infinite import InfiniteEnsemble
 from ntk_equiv.reps import Representation
+from ntk_equiv.reps._given import actions_on_both
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -64,7 +64,7 @@ class OrbitDeviation:
 
     def covariance(self, members: Any = 1) -> np.ndarray:
         """The covariance of D(g) for each element, [n, elements, outputs, outputs]."""
-        return _orbit_law.deviation_covariance(self.cov, self.actions, self._gram) / float(_ranges.count(members))
+        return _orbit_law.deviation_covariance(self.cov, self.actions, self._gram) / _ranges.one_count(members)
 
     def expected(self, members: Any = 1) -> np.ndarray:
         """The expected standard deviation over the orbit, E √(mean_g ‖ρ_Y(g)⁻¹f̂(gx) − average‖²), at each point.
@@ -78,12 +78,12 @@ class OrbitDeviation:
             [n].
         """
         values, squares = _orbit_law.orbit_form(self._mean, self.cov, self.actions, self._gram)
-        return _orbit_law.expected_root(values / float(_ranges.count(members)), squares)
+        return _orbit_law.expected_root(values / _ranges.one_count(members), squares)
 
     def root_mean_square(self, members: Any = 1) -> np.ndarray:
         """√E[variance over the orbit] at each point, [n]; never below `expected`."""
         values, squares = _orbit_law.orbit_form(self._mean, self.cov, self.actions, self._gram)
-        return np.sqrt(np.sum(values / float(_ranges.count(members)) + squares, axis=1))
+        return np.sqrt(np.sum(values / _ranges.one_count(members) + squares, axis=1))
 
     def probability(self, members: Any, delta: Any, *, key: jax.Array | None = None, samples: int = 10_000) -> Sampled:
         """The probability that ‖D(g)‖ > δ for any g, at each point, by sampling.
@@ -97,13 +97,19 @@ class OrbitDeviation:
         Returns:
             A `Sampled` record of [n] numbers.
         """
-        scale, delta = np.sqrt(float(_ranges.count(members))), float(_ranges.positive(delta))
+        scale, delta = (
+            np.sqrt(_ranges.one_count(members)),
+            _ranges.one_deviation(delta),
+        )
         hits = self._sampled(lambda b, N: np.linalg.norm(b + N / scale, axis=2).max(axis=1) > delta, key, samples)
         return Sampled.probability(hits.sum(axis=0), samples)
 
     def quantile(self, members: Any, epsilon: Any, *, key: jax.Array | None = None, samples: int = 10_000) -> Sampled:
         """What max_g ‖D(g)‖ exceeds with probability ε, at each point, by sampling; arguments as in `probability`."""
-        scale, epsilon = np.sqrt(float(_ranges.count(members))), float(_ranges.probability(epsilon))
+        scale, epsilon = (
+            np.sqrt(_ranges.one_count(members)),
+            _ranges.one_probability(epsilon),
+        )
         return Sampled.quantile(
             self._sampled(lambda b, N: np.linalg.norm(b + N / scale, axis=2).max(axis=1), key, samples), epsilon
         )
@@ -123,7 +129,10 @@ class OrbitDeviation:
         Raises:
             ValueError: the infinite ensemble itself deviates by δ or more, or there are too few draws to tell.
         """
-        delta, epsilon = float(_ranges.positive(delta)), float(_ranges.probability(epsilon))
+        delta, epsilon = (
+            _ranges.one_deviation(delta),
+            _ranges.one_probability(epsilon),
+        )
         worst = float(np.linalg.norm(self.bias, axis=2).max())
         if worst >= delta:
             fix = "No number of members gets below the deviation of the mean: augment by the whole group."
@@ -137,7 +146,7 @@ class OrbitDeviation:
 
     def same_predictions(self, members: Any, *, key: jax.Array, samples: int = 2000) -> Sampled:
         """The expected number of g for which f̂(ρ_X(g)x) has its largest channel where ρ_Y(g)f̂(x) has it, per point."""
-        scale = np.sqrt(float(_ranges.count(members)))
+        scale = np.sqrt(_ranges.one_count(members))
         outputs = self._mean.reshape(*self._mean.shape[:2], -1)
 
         def agreeing(start: np.ndarray, moved: np.ndarray, i: int) -> np.ndarray:
@@ -167,6 +176,7 @@ class OrbitDeviation:
     def _draws(self, statistic: Callable, key: jax.Array, samples: int) -> np.ndarray:
         """The statistic of draws at x and along the orbit, [samples, n]."""
         positive_integer(samples, "samples")
+        random_key(key)
         roots, channels = jnp.asarray(covariance_root(self.cov, self.rounding)), self.mean.shape[-1]
         part = max(1, min(samples, _orbit_law.ROOM // (roots.shape[1] * channels)))
         readout = None if self.readout is None else jnp.asarray(self.readout)
@@ -230,18 +240,16 @@ def orbit_deviation(
         [0.067 0.152] [0.0067 0.0152]
     """
     _ranges.one_time(t)
+    x = _ranges.ensemble(ens)._points(x)
     own = rep_x is None and readout is None
     rep_x = ens.rep_x if rep_x is None else rep_x
     if rep_x is None:
         fix = "The data of this ensemble are not augmented: say how the group acts on points."
         raise refusal("rep_x", expected="given", got="nothing", fix=fix)
-    rep_y = (ens.rep_y if own else reps.trivial(rep_x.group)) if rep_y is None else rep_y
-    if rep_y is None or rep_y.group != rep_x.group:
-        fix = "Points and outputs transform under the same group."
-        raise refusal("rep_y", expected=f"of {rep_x.group.label}", got=f"{rep_y}", fix=fix)
+    rep_x, rep_y = actions_on_both(rep_x, ens.rep_y if own and rep_y is None else rep_y)
     chosen = rep_x.elements(elements)
+    readout = _checked_readout(readout, 1 if ens.y.ndim == 1 else ens.y.shape[-1])
     mean, cov = _orbit_law.orbit_moments(ens, x, t, rep_x, chosen)
-    readout = _checked_readout(readout, mean.shape[-1])
     shape = mean.shape[2:] if readout is None else (*mean.shape[2:-1], readout.shape[1])
     actions = _orbit_law.action_matrices(rep_y, chosen, shape)
     if np.abs(actions @ actions.swapaxes(1, 2) - np.eye(actions.shape[1])).max() > 1e-4:
@@ -293,17 +301,19 @@ def expected_osp(
         [2.7 2.9]
         [3.6 3.6]
     """
-    law = orbit_deviation(ens, x, t, rep_x=rep_x, rep_y=rep_y, elements=elements)
-    if law.mean.ndim != 3 or law.mean.shape[-1] < 2:
+    shape = _ranges.ensemble(ens).y.shape[1:]
+    if len(shape) != 1 or shape[0] < 2:
         fix = "Classification needs one output channel for each class, and one output for each point."
-        raise refusal("ens", expected="an ensemble with several channels", got=f"shape {law.mean.shape[2:]}", fix=fix)
+        raise refusal("ens", expected="an ensemble with several channels", got=f"shape {shape}", fix=fix)
+    random_key(key)
+    law = orbit_deviation(ens, x, t, rep_x=rep_x, rep_y=rep_y, elements=elements)
     return law.same_predictions(members, key=key, samples=samples)
 
 
 def _checked_readout(readout: Any, channels: int) -> np.ndarray | None:
     if readout is None:
         return None
-    readout = np.asarray(readout, dtype=float)
+    readout = np.asarray(real_array(readout, "readout"), dtype=float)
     if readout.ndim not in (1, 2) or readout.shape[0] != channels:
         fix = "One number for each channel, or several columns of them."
         raise refusal("readout", expected=f"of shape [{channels}] or [{channels}, …]", got=readout.shape, fix=fix)

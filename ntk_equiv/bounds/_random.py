@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import boolean, function, positive_integer, random_key, refusal
 from ntk_equiv._typing import Inputs
+from ntk_equiv.bounds import _ranges
 from ntk_equiv.bounds._measured import deviations
 from ntk_equiv.bounds._records import Sampled
 from ntk_equiv.bounds._setting import setting
@@ -93,16 +94,19 @@ def random_augmentation_deviation(
     """
     rep = as_representation(rep)
     group: Any = rep.group
-    if positive_integer(count, "count") < 1 + with_identity:
+    function(build, "build", fix="Pass a function from matrices [count, d, d] to an infinite ensemble.")
+    random_key(key)
+    if positive_integer(count, "count") < 1 + boolean(with_identity, "with_identity"):
         raise refusal("count", expected="at least 2 with the identity", got=count, fix="One element is the identity.")
+    elements, draws = positive_integer(elements, "elements"), positive_integer(draws, "draws")
     measuring, drawing = jax.random.split(key)
-    chosen = np.asarray(group.sample(measuring, positive_integer(elements, "elements")), dtype=float)
+    chosen = np.asarray(group.sample(measuring, elements), dtype=float)
     found = []
-    for each in jax.random.split(drawing, positive_integer(draws, "draws")):
+    for each in jax.random.split(drawing, draws):
         matrices = group.sample(each, count)
         if with_identity:
             matrices = matrices.at[0].set(jnp.eye(group.n, dtype=matrices.dtype))
-        here = setting(build(matrices), rep, x, t, rep_y)
+        here = setting(_ranges.ensemble(build(matrices), "build"), rep, x, t, rep_y)
         means = here.outputs(here.x)
         everywhere = np.broadcast_to(chosen, (len(means), *chosen.shape))
         found.append(deviations(here, means, everywhere).swapaxes(0, 1))

@@ -55,6 +55,9 @@ def required_members(
         201
     """
     _ranges.one_time(t)
+    _ranges.ensemble(ens)
+    _ranges.positive(delta)
+    _ranges.probability(epsilon)
     channels = 1 if ens.y.ndim == 1 else ens.y.shape[-1]
     settings: dict = {"channels": channels, "norm": norm}
     if simultaneous is None:

@@ -101,7 +101,7 @@ def _orbits(rep: Representation, x: Inputs, elements: jax.Array) -> Inputs:
 def setting(ens: InfiniteEnsemble, rep: Any, x: Inputs, t: Any, rep_y: Any) -> Setting:
     """The setting, after checking that its parts fit together."""
     rep = as_representation(rep)
-    if ens.y.ndim > 2:
+    if _ranges.ensemble(ens).y.ndim > 2:
         fix = "Bounds on continuous groups are about outputs [n] or [n, channels]."
         raise refusal("ens", expected="outputs without positions", got=f"labels of shape {ens.y.shape}", fix=fix)
     if rep_y is None:
@@ -114,7 +114,7 @@ def setting(ens: InfiniteEnsemble, rep: Any, x: Inputs, t: Any, rep_y: Any) -> S
     if rep_y.group != rep.group:
         fix = "Points and outputs transform under the same group."
         raise refusal("rep_y", expected=f"of {rep.group}", got=f"of {rep_y.group}", fix=fix)
-    x = jax.tree.map(jnp.asarray, x)
+    x = ens._points(x)
     jax.eval_shape(lambda x: rep(jnp.eye(rep.group.n), x), x)
     subgroup, obstacle = _subgroup(ens, rep, rep_y)
     return Setting(ens, _ranges.one_time(t), x, rep, rep_y, subgroup, obstacle)

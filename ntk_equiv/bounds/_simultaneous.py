@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv._check import one_of, positive_integer, random_key, real_array, refusal
 from ntk_equiv.bounds import _ranges
 from ntk_equiv.bounds._members import min_ensemble_size, whole
 from ntk_equiv.bounds._records import Sampled
@@ -28,6 +28,7 @@ METHODS = ("sidak", "union")
 ROOM = 2**22
 # Eigenvalues so small, next to the largest or to δ², may be rounding.
 NEGLIGIBLE = 1e-6
+LARGE = 1e150
 
 
 def simultaneous_probability(
@@ -56,7 +57,7 @@ def simultaneous_probability(
     """
     check_question("exact", channels, norm)
     one_of(method, METHODS, "method")
-    members = _ranges.count(members)
+    members = _ranges.one_count(members)
     return _any(_precisions(variance, delta) * members, method, channels, norm)
 
 
@@ -89,10 +90,13 @@ def simultaneous_ensemble_size(
     """
     check_question("exact", channels, norm)
     one_of(method, METHODS, "method")
-    epsilon = float(_ranges.probability(epsilon))
+    epsilon = _ranges.one_probability(epsilon)
     precision = _precisions(variance, delta)
     settings: dict = {"channels": channels, "norm": norm}
-    largest = np.max(1 / precision, initial=0.0)
+    with np.errstate(divide="ignore", over="ignore"):
+        largest = np.max(1 / precision, initial=0.0)
+    if np.isinf(largest):
+        whole(largest)  # refuses, and says why
     # Between what the worst point needs and what a union over points as bad as it needs.
     low = min_ensemble_size(largest, 1.0, epsilon, **settings)
     high = min_ensemble_size(largest, 1.0, epsilon / max(precision.size, 1), **settings) + 1
@@ -137,15 +141,20 @@ def sampled_ensemble_size(
         True
     """
     one_of(norm, NORMS, "norm")
-    epsilon = float(_ranges.probability(epsilon))
-    delta = np.asarray(_ranges.positive(delta), dtype=float)
-    root = covariance_root(covariance, NEGLIGIBLE * np.min(delta) ** 2)
-    delta = np.broadcast_to(delta, root.shape[:1])
+    random_key(key)
+    epsilon = _ranges.one_probability(epsilon)
+    smallest = min(float(np.min(_ranges.positive(delta))), LARGE)  # whose square is a number
+    root = covariance_root(covariance, NEGLIGIBLE * smallest**2)
+    delta = _ranges.one_per_point(delta, root.shape[:1])
     channels, samples = positive_integer(channels, "channels"), positive_integer(samples, "samples")
     part = max(1, min(samples, ROOM // (root.shape[0] * channels)))
     law = (jnp.asarray(root), jnp.asarray(1 / delta))
     draws = [_largest(k, *law, part, channels, norm) for k in jax.random.split(key, -(-samples // part))]
-    found = Sampled.quantile(np.concatenate([np.asarray(d) for d in draws])[:samples] ** 2, epsilon)
+    with np.errstate(over="ignore"):
+        squares = np.concatenate([np.asarray(d) for d in draws])[:samples] ** 2
+    found = Sampled.quantile(squares, epsilon)
+    if np.isinf(found.value):
+        whole(found.value)  # refuses, and says why
     if not np.isfinite(found.upper):
         fix = f"Take more, at least about {10 / epsilon:.3g}."
         raise refusal(
@@ -160,13 +169,16 @@ def covariance_root(covariance: Any, rounding: float = 0.0) -> np.ndarray:
     At late times members agree on the training points, and what is left of their covariance is the rounding of kernels:
     of either sign, and as large as all the rest. Negative eigenvalues down to −`rounding` count as that.
     """
-    covariance = np.asarray(covariance, dtype=float)
-    if covariance.ndim < 2 or covariance.shape[-1] != covariance.shape[-2]:
+    covariance = np.asarray(real_array(covariance, "covariance"), dtype=float)
+    if covariance.ndim < 2 or covariance.size == 0 or covariance.shape[-1] != covariance.shape[-2]:
         fix = "Pass the joint covariance of the points, `ens.cov(x, t)`."
         raise refusal("covariance", expected="a square matrix", got=f"shape {covariance.shape}", fix=fix)
+    if not np.isfinite(covariance).all():
+        fix = "Look for the cause where the covariance was computed."
+        raise refusal("covariance", expected="finite", got="NaN or infinity", fix=fix)
     values, vectors = np.linalg.eigh((covariance + np.swapaxes(covariance, -1, -2)) / 2)
     allowed = np.maximum(NEGLIGIBLE * np.max(values, axis=-1, initial=0.0), rounding)
-    if (values < -allowed[..., None]).any() or not np.isfinite(values).all():
+    if (values < -allowed[..., None]).any():
         fix = "A covariance has no negative eigenvalues beyond rounding."
         raise refusal("covariance", expected="positive semidefinite", got=f"the eigenvalue {values.min():.3g}", fix=fix)
     return vectors * np.sqrt(np.maximum(values, 0))[..., None, :]
@@ -183,8 +195,9 @@ def _largest(key: jax.Array, root: jax.Array, inverse: jax.Array, count: int, ch
 def _precisions(variance: Any, delta: Any) -> np.ndarray:
     """δ²/Σ at each point with a variance, flat: the others never deviate."""
     known = np.asarray(_ranges.variance(variance), dtype=float)
-    delta = np.broadcast_to(np.asarray(_ranges.positive(delta), dtype=float), known.shape)
-    return delta[known > 0] ** 2 / known[known > 0]
+    delta = _ranges.one_per_point(delta, known.shape)
+    with np.errstate(over="ignore"):
+        return delta[known > 0] * (delta[known > 0] / known[known > 0])
 
 
 def _any(r: np.ndarray, method: str, channels: int, norm: str) -> float:
@@ -192,4 +205,4 @@ def _any(r: np.ndarray, method: str, channels: int, norm: str) -> float:
     if method == "union":
         return float(min(np.sum(each), 1.0))
     with np.errstate(divide="ignore"):
-        return float(-np.expm1(np.sum(np.log1p(-each))))
+        return float(-np.expm1(np.sum(np.log1p(-each)))) + 0.0  # never -0.0

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.special
 from jaxtyping import Float
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import refusal, same_shape
 from ntk_equiv.bounds import _ranges
 from ntk_equiv.empirical import Correction
 
@@ -80,9 +80,14 @@ def finite_width_estimate(variance: Any, members: Any, delta: Any, mean: Any, wi
     if not isinstance(mean, Correction):
         fix = "`ensembles.compare_with_theory` finds it from runs of several widths."
         raise refusal("mean", expected="a `Correction`", got=type(mean).__name__, fix=fix, kind=TypeError)
-    count, tolerated = float(_ranges.count(members)), float(_ranges.positive(delta))
+    count = _ranges.one_count(members)
+    tolerated = _ranges.one_deviation(delta)
     bias, error = np.broadcast_arrays(mean.at(width), mean.error_at(width))
-    variance = np.broadcast_to(np.asarray(_ranges.variance(variance), float), bias.shape)
+    variance = np.asarray(_ranges.variance(variance), float)
+    if same_shape(variance=variance, mean=bias) != bias.shape:
+        fix = "It is that of one channel at the points of the correction."
+        raise refusal("variance", expected=f"of shape {bias.shape}", got=f"shape {variance.shape}", fix=fix)
+    variance = np.broadcast_to(variance, bias.shape)
     smaller, larger = np.maximum(np.abs(bias) - SPREAD * error, 0.0), np.abs(bias) + SPREAD * error
     probability, lower, upper = (_exceeding(shift, variance / count, tolerated) for shift in (bias, smaller, larger))
     with np.errstate(divide="ignore", invalid="ignore"):

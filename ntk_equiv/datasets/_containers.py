@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import file_path, refusal
 from ntk_equiv.datasets._idx import damaged, read_idx
 
 Arrays = tuple[np.ndarray, np.ndarray]
@@ -54,7 +54,7 @@ def npz_arrays(path: Any, names: Sequence[str], /, optional: Sequence[str] = ())
         ...     list(datasets.npz_arrays(f"{folder}/mine.npz", ["x", "y"], optional=["x_test"]))
         ['x', 'y']
     """
-    path = Path(path)
+    path = file_path(path, "path")
     if not path.is_file():
         fix = "Check its name; `np.savez(path, x=..., y=...)` writes one."
         raise refusal(str(path), expected="an npz file", got="a folder" if path.is_dir() else "no file", fix=fix)

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv import groups, reps
-from ntk_equiv._check import refusal
+from ntk_equiv._check import random_key, refusal
 from ntk_equiv.datasets._records import LabelledSet, Splits, default_float, sizes_of
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
+from ntk_equiv.groups._given import any_group
 from ntk_equiv.reps import Representation
 
 _OOD_MEAN = 0.5
@@ -55,6 +56,7 @@ def cross_product(
         >>> augment(*cross_product(drawing, group=groups.polyhedral("I")).train)
         <augmented set: 100 points under 60 elements of polyhedral("I")>
     """
+    random_key(key)
     counts, actions = sizes_of(train, test, ood), _actions(group)
     keys = jax.random.split(key, 3)
     draws = [jax.random.normal(k, (n, 6)) for k, n in zip(keys[:2], counts[:2], strict=True)]
@@ -64,6 +66,7 @@ def cross_product(
 
 def _actions(group: FiniteGroup | ContinuousGroup) -> tuple[Representation, Representation]:
     """ρ_X and ρ_Y."""
+    group = any_group(group)
     if isinstance(group, ContinuousGroup):
         if group.n != 3:
             raise refusal("group", expected="of 3 × 3 matrices", got=group, fix="Vectors here have three components.")

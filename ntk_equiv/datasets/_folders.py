@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv import reps
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import file_path, positive_integer, random_key, refusal
 from ntk_equiv.datasets import _checksums, _places
 from ntk_equiv.datasets._containers import read_picture
-from ntk_equiv.datasets._pixels import pixels, turns
+from ntk_equiv.datasets._pixels import check_choice, pixels, turns
 from ntk_equiv.datasets._records import LabelledSet
 from ntk_equiv.groups import FiniteGroup
 
@@ -61,7 +61,8 @@ def image_folder(
         >>> data.x.shape, data.y.tolist()
         ((2, 28, 28, 3), [0, 1])
     """
-    path = Path(path).expanduser()
+    path = file_path(path, "path").expanduser()
+    check_choice(count, group, size)
     return _read(_listing(path), path, count, key, size, group, dtype)
 
 
@@ -97,6 +98,8 @@ def nct_crc_he(
         >>> data = datasets.nct_crc_he("~/data", key=jax.random.key(0), count=12, size=56)  # doctest: +SKIP
         >>> train, validation = data.split(jax.random.key(1), 11)  # doctest: +SKIP
     """
+    random_key(key)
+    check_choice(count, group, size)
     where = _places.roots(data_dir)
     path = next((folder for root in where if (folder := root / _HISTOLOGY).is_dir()), None)
     if path is None:

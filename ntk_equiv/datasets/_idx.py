@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import file_path, refusal, shown
 
 _BYTES = 8  # the only type of entries that image sets use
 
@@ -37,7 +37,7 @@ def read_idx(path: str | PathLike[str], /) -> UInt8[np.ndarray, "..."]:
         >>> read_idx(path).tolist()
         [7, 8, 9]
     """
-    path = Path(path)
+    path = file_path(path, "path", exists=True)
     content = unzipped(path, path.read_bytes())
     rank = content[3] if len(content) > 3 else 0
     if content[:3] != bytes([0, 0, _BYTES]) or len(content) < 4 + 4 * rank:
@@ -84,6 +84,6 @@ def damaged(path: Path, expected: str, got: str) -> Exception:
 
 
 def _header(array: np.ndarray) -> bytes:
-    if array.dtype != np.uint8:
-        raise refusal("array", expected="of bytes (uint8)", got=array.dtype, fix="Convert it first.", kind=TypeError)
+    if getattr(array, "dtype", None) != np.uint8:
+        raise refusal("array", expected="of bytes (uint8)", got=shown(array), fix="Convert it first.", kind=TypeError)
     return bytes([0, 0, _BYTES, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv import reps
-from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv._check import boolean, one_of, positive_integer, refusal
 from ntk_equiv.datasets import _checksums, _places
 from ntk_equiv.datasets._containers import (
     Arrays,
@@ -27,7 +27,7 @@ from ntk_equiv.datasets._containers import (
     read_idx_pair,
     read_npz,
 )
-from ntk_equiv.datasets._pixels import grey, pixels, resized, turns
+from ntk_equiv.datasets._pixels import check_choice, grey, pixels, resized, turns
 from ntk_equiv.datasets._records import LabelledSet
 from ntk_equiv.groups import FiniteGroup
 
@@ -88,6 +88,7 @@ def fashion_mnist(
         >>> datasets.fashion_mnist("train").x.shape  # doctest: +SKIP
         (60000, 28, 28, 1)
     """
+    check_choice(count, group)
     forms = _mnist_forms(part, "fashion-mnist.npz", "fashion_mnist.npz")
     folders = ("fashion-mnist", "fashion_mnist", "FashionMNIST", "FashionMNIST/raw")
     images, labels = _found("FashionMNIST", part, forms, folders, data_dir)
@@ -104,6 +105,7 @@ def mnist(
         >>> datasets.mnist("test", count=5).y.tolist()  # doctest: +SKIP
         [7, 2, 1, 0, 4]
     """
+    check_choice(count, group)
     images, labels = _found("MNIST", part, _mnist_forms(part, "mnist.npz"), ("mnist", "MNIST", "MNIST/raw"), data_dir)
     return _labelled(pixels, images, labels, count, group, dtype)
 
@@ -140,8 +142,10 @@ def cifar10(
     def converted(images: np.ndarray, dtype: Any) -> jax.Array:
         x = pixels(images, dtype)
         x = x if colour else grey(x)
-        return x if size is None else resized(x, positive_integer(size, "size"))
+        return x if size is None else resized(x, size)
 
+    check_choice(count, group, size)
+    boolean(colour, "colour")
     inside = ("cifar-10-batches-bin", "cifar-10-batches-py")
     named = ("cifar10", "cifar-10", "CIFAR10")
     folders = (*inside, *named, *(f"{name}/{batches}" for name in named for batches in inside))
@@ -171,6 +175,7 @@ def pathmnist(
         (1423, 28, 28, 3)
     """
     one_of(part, ("train", "val", "test", "partial"), "part")
+    check_choice(count, group)
     name = "pathmnist_test_partial.npz" if part == "partial" else "pathmnist.npz"
     where = _places.roots(data_dir)
     folders = ("pathmnist", "PathMNIST", "medmnist")

@@ -26,7 +26,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Num
 
 from ntk_equiv import groups, reps
-from ntk_equiv._check import positive_integer, real_number, refusal
+from ntk_equiv._check import boolean, positive_integer, random_key, real_array, real_number, refusal
 from ntk_equiv.datasets._records import LabelledSet, default_float, sizes_of
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.reps import Representation
@@ -115,8 +115,10 @@ def ising(
         >>> data.train.y.shape, data.std.local[0].item(), round(data.std.energy**2, 12)
         ((128, 25), 2.0, 0.32)
     """
+    random_key(key)
     counts, sites = sizes_of(train, test, ood), _side(side) ** 2
     scale = math.sqrt(_variance(ood_variance, "ood_variance"))
+    boolean(periodic, "periodic")
     action = _turns(side, groups.cyclic(4) if group is None else group)
     keys = jax.random.split(key, 3)
     draws = [jax.random.rademacher(k, (n, sites), default_float()) for k, n in zip(keys[:2], counts[:2], strict=True)]
@@ -148,7 +150,7 @@ def local_energies(spins: ArrayLike, /, *, periodic: bool = True) -> Num[jax.Arr
         >>> local_energies(up, periodic=False).tolist()
         [2.0, 3.0, 2.0, 3.0, 4.0, 3.0, 2.0, 3.0, 2.0]
     """
-    spins = jnp.asarray(spins)
+    spins, periodic = jnp.asarray(real_array(spins, "spins")), boolean(periodic, "periodic")
     sites = spins.shape[-1] if spins.ndim else 0
     side = math.isqrt(sites)
     if side < 2 or side**2 != sites:
@@ -166,7 +168,11 @@ def total_energy(local: ArrayLike, /) -> Float[jax.Array, "*lattices"]:
         >>> float(total_energy(local_energies(jnp.ones(25))))
         -4.0
     """
-    return -jnp.mean(jnp.asarray(local), axis=-1)
+    local = jnp.asarray(real_array(local, "local"))
+    if local.ndim == 0:
+        fix = "The mean is taken over the last axis, that of the sites."
+        raise refusal("local", expected="an array [..., sites]", got="one number", fix=fix)
+    return -jnp.mean(local, axis=-1)
 
 
 def ising_std(side: int = 5, *, periodic: bool = True, spin_variance: float = 1.0) -> IsingStd:
@@ -187,7 +193,7 @@ def ising_std(side: int = 5, *, periodic: bool = True, spin_variance: float = 1.
         [1.414, 1.732, 1.414, 1.732, 2.0, 1.732, 1.414, 1.732, 1.414]
     """
     sites, variance = _side(side) ** 2, _variance(spin_variance, "spin_variance")
-    bonds, times = np.unique(_bonds(side, periodic), axis=0, return_counts=True)
+    bonds, times = np.unique(_bonds(side, boolean(periodic, "periodic")), axis=0, return_counts=True)
     squares = np.bincount(bonds[:, 0], weights=times.astype(float) ** 2, minlength=sites)
     return IsingStd(variance * np.sqrt(squares), variance * math.sqrt(2 * squares.sum()) / sites)
 

@@ -12,9 +12,10 @@ import numpy as np
 from jaxtyping import Float
 
 from ntk_equiv import groups, reps
-from ntk_equiv._check import positive_integer
+from ntk_equiv._check import positive_integer, positive_integers, random_key, refusal
 from ntk_equiv.datasets._records import default_float
 from ntk_equiv.groups import FiniteGroup
+from ntk_equiv.groups._given import finite_group
 from ntk_equiv.reps import Representation
 
 _LUMINANCE = np.array([0.299, 0.587, 0.114])
@@ -37,14 +38,18 @@ def noise_images(
         >>> noise_images(jax.random.key(0), 3).shape
         (3, 28, 28, 1)
     """
-    sizes = tuple(positive_integer(size, "shape") for size in shape)
-    return jax.random.normal(key, (positive_integer(n, "n"), *sizes), dtype or default_float())
+    random_key(key)
+    fix = "Pass height, width and channels, as in (28, 28, 1)."
+    sizes = positive_integers(shape, "shape", fix=fix)
+    if len(sizes) != 3:
+        raise refusal("shape", expected="three numbers", got=shape, fix=fix)
+    return jax.random.normal(key, (positive_integer(n, "n"), *sizes), _pixel_type(dtype))
 
 
 def pixels(images: np.ndarray, dtype: Any = None) -> Float[jax.Array, "n height width channels"]:
     """Bytes [n, H, W] or [n, H, W, C] as numbers between 0 and 1, [n, H, W, C]."""
     images = images[..., None] if images.ndim == 3 else images
-    return jnp.asarray(images, dtype or default_float()) / 255
+    return jnp.asarray(images, _pixel_type(dtype)) / 255
 
 
 def grey(images: Float[jax.Array, "n height width 3"]) -> Float[jax.Array, "n height width 1"]:
@@ -62,6 +67,21 @@ def resized(images: jax.Array, size: int) -> jax.Array:
 
 def turns(group: FiniteGroup | None) -> Representation:
     """How the group acts on images: exactly by quarter turns and flips where it can, else by interpolation."""
-    group = groups.cyclic(4) if group is None else group
+    group = groups.cyclic(4) if group is None else finite_group(group)
     exact = (groups.trivial(), groups.cyclic(2), groups.cyclic(4), groups.dihedral(2), groups.dihedral(4))
     return reps.rot90(group) if group in exact else reps.rotate(group)
+
+
+def check_choice(count: Any, group: Any, size: Any = None) -> None:
+    """Refuse what could be asked of no images, before any are looked for."""
+    turns(group)
+    for number, argument in ((count, "count"), (size, "size")):
+        if number is not None:
+            positive_integer(number, argument)
+
+
+def _pixel_type(dtype: Any) -> Any:
+    found = default_float() if dtype is None else dtype
+    if not jnp.issubdtype(found, jnp.floating):
+        raise refusal("dtype", expected="of floating-point numbers", got=dtype, fix='Pass "float32", say.')
+    return found

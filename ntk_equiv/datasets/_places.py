@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import file_path, refusal
 
 VARIABLE = "NTK_EQUIV_DATA"
 SYSTEM = Path("/usr/share/datasets")
@@ -22,7 +22,7 @@ def roots(data_dir: str | PathLike[str] | None) -> list[Path]:
     Raises:
         FileNotFoundError: the caller names a folder that is not there.
     """
-    named = [] if data_dir is None else [Path(data_dir).expanduser()]
+    named = [] if data_dir is None else [file_path(data_dir, "data_dir").expanduser()]
     if named and not named[0].is_dir():
         fix = "Name the folder that the files lie in."
         raise refusal(

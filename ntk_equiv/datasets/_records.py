@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import positive_integer, random_key, real_array, refusal, shown
 from ntk_equiv.reps import Representation
 
 
@@ -52,6 +53,12 @@ class LabelledSet(NamedTuple):
             >>> LabelledSet(jnp.arange(4.0)[:, None], jnp.arange(4), rep, rep).take(slice(2)).y.tolist()
             [0, 1]
         """
+        if not isinstance(indices, slice):
+            fix = f"Pass whole numbers from 0 to {self.n - 1}, or a slice."
+            indices = np.asarray(real_array(indices, "indices", fix=fix))
+            whole = indices.ndim == 1 and (np.issubdtype(indices.dtype, np.integer) or indices.shape == (self.n,))
+            if not whole or (indices.size and not -self.n <= indices.min() <= indices.max() < self.n):
+                raise refusal("indices", expected="those of points", got=shown(indices), fix=fix)
         return self._replace(x=jax.tree.map(lambda leaf: leaf[indices], self.x), y=self.y[indices])
 
     def split(self, key: jax.Array, count: int) -> tuple["LabelledSet", "LabelledSet"]:
@@ -74,6 +81,7 @@ class LabelledSet(NamedTuple):
             >>> train.n, validation.n, sorted([*train.y.tolist(), *validation.y.tolist()]) == list(range(12))
             (11, 1, True)
         """
+        random_key(key)
         if positive_integer(count, "count") >= self.n:
             fix = "Both parts need points."
             raise refusal("count", expected=f"less than the {self.n} points there are", got=count, fix=fix)

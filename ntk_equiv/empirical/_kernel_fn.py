@@ -15,14 +15,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ntk_equiv._check import one_of
+from ntk_equiv._check import canonical_get, one_of
 from ntk_equiv._gram import ENTRIES_PER_TILE, TILES_UNDER_WAY
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, Get, Inputs, Kernel
 from ntk_equiv.empirical import _network
 from ntk_equiv.empirical._derivatives import by_products, contracted, derivatives, product
 from ntk_equiv.empirical._plan import METHODS, Plan, plan_of
-from ntk_equiv.stax._kernel_fn import canonical_get, select
+from ntk_equiv.stax._kernel_fn import select
 
 # Derivatives of all samples are kept up to this many numbers, 1 GB in single precision; else tiles compute them anew.
 ROOM = 2**28
@@ -83,7 +83,7 @@ class EmpiricalKernelFn:
 
     def checked(self, x: Inputs, argument: str = "x") -> Inputs:
         """`x` as arrays, if the network takes it."""
-        x = _network.checked_inputs(x)
+        x = _network.checked_inputs(x, argument)
         self.plan(x)
         return x
 

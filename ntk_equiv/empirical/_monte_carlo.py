@@ -16,14 +16,13 @@ import jax.numpy as jnp
 from jax import lax
 from tqdm.auto import tqdm
 
-from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv._check import canonical_get, one_of, positive_integer, random_key, refusal
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, Get, Inputs
 from ntk_equiv.empirical import _network
 from ntk_equiv.empirical._derivatives import side_by_side
 from ntk_equiv.empirical._kernel_fn import EmpiricalKernelFn
 from ntk_equiv.empirical._plan import METHODS
-from ntk_equiv.stax._kernel_fn import canonical_get
 
 # Into how many parts the draws are divided if their progress is shown.
 PARTS = 50
@@ -86,7 +85,7 @@ class MonteCarloKernelFn:
     def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None) -> Any:
         """The mean kernels of all pairs of samples, as from any other `kernel_fn`."""
         get = canonical_get(get)
-        x1, x2 = self.checked(x1), None if x2 is None else self.checked(x2)
+        x1, x2 = self.checked(x1, "x1"), None if x2 is None else self.checked(x2, "x2")
         return _moments(self, self._keys(), x1, x2, get)[0]
 
     def estimate(
@@ -102,7 +101,7 @@ class MonteCarloKernelFn:
         """
         names = canonical_get(get)
         names = (names,) if isinstance(names, str) else names
-        x1, x2 = self.checked(x1), None if x2 is None else self.checked(x2)
+        x1, x2 = self.checked(x1, "x1"), None if x2 is None else self.checked(x2, "x2")
         keys, parts = self._keys(), PARTS if progress else 1
         size = -(-self.samples // parts)
         total: Any = None
@@ -118,7 +117,7 @@ class MonteCarloKernelFn:
 
     def checked(self, x: Inputs, argument: str = "x") -> Inputs:
         """`x` as arrays."""
-        return _network.checked_inputs(x)
+        return _network.checked_inputs(x, argument)
 
     def points(self, x: Inputs) -> Any:
         """The samples themselves: what there is to know about them differs from draw to draw."""
@@ -194,6 +193,7 @@ def monte_carlo_kernel_fn(
     if not callable(init) or not callable(apply):
         fix = "Unpack the pair or triple: `monte_carlo_kernel_fn(*network[:2], key, samples)`."
         raise refusal("init, apply", expected="two functions", got=f"{init!r:.40} and {apply!r:.40}", fix=fix)
+    random_key(key)
     count = positive_integer(samples, "samples")
     together = None if together is None else positive_integer(together, "together")
     return MonteCarloKernelFn(key, init, _network.Plain(apply), count, together, method)

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import arrays, refusal
 from ntk_equiv.stax import Graph
 from ntk_equiv.stax._graph_input import with_own_adjacency
 
@@ -60,7 +60,7 @@ def split(network: Any, params: Any) -> tuple[Plain | Linen, Any, Any]:
     except TypeError as error:
         fix = "Compiled programs are found by it: wrap it in a function of your own."
         raise refusal("apply", expected="hashable", got=str(error), fix=fix, kind=TypeError) from error
-    return apply, jax.tree.map(_parameter, params), jax.tree.map(jnp.asarray, constants)
+    return apply, jax.tree.map(_parameter, arrays(params, "params")), jax.tree.map(jnp.asarray, constants)
 
 
 def sample_outputs(apply: Callable, params: Any, constants: Any, sample: Any) -> Any:
@@ -88,9 +88,9 @@ def output_spec(apply: Callable, params: Any, constants: Any, x: Any) -> jax.Sha
     return outputs
 
 
-def checked_inputs(x: Any) -> Any:
+def checked_inputs(x: Any, argument: str = "x") -> Any:
     """`x` as arrays; an adjacency that all graphs share is given to each of them."""
-    return with_own_adjacency(x) if isinstance(x, Graph) else jax.tree.map(jnp.asarray, x)
+    return with_own_adjacency(x) if isinstance(x, Graph) else arrays(x, argument)
 
 
 def _is_module(network: Any) -> bool:
@@ -107,8 +107,7 @@ def _function(network: Any) -> Callable:
     raise refusal("apply", expected=expected, got=repr(network)[:80], fix=fix, kind=TypeError)
 
 
-def _parameter(leaf: Any) -> jax.Array:
-    array = jnp.asarray(leaf)
+def _parameter(array: jax.Array) -> jax.Array:
     if not jnp.issubdtype(array.dtype, jnp.floating):
         fix = "Close over what is not trained, in the function that you pass."
         raise refusal("params", expected="real numbers", got=f"dtype {array.dtype}", fix=fix, kind=TypeError)

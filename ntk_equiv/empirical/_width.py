@@ -15,7 +15,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import (
+    function,
+    instance,
+    positive_integer,
+    positive_integers,
+    random_key,
+    real_array,
+    refusal,
+    shown,
+)
 from ntk_equiv._gram import gram
 from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.empirical._monte_carlo import KernelEstimate, monte_carlo_kernel_fn
@@ -43,11 +52,11 @@ class Correction(NamedTuple):
 
     def at(self, width: float | int) -> np.ndarray:
         """a/N, what width N is estimated to add."""
-        return self.coefficient / width
+        return self.coefficient / positive_integer(width, "width")
 
     def error_at(self, width: float | int) -> np.ndarray:
         """The standard error of a/N."""
-        return self.error / width
+        return self.error / positive_integer(width, "width")
 
 
 def fitted_correction(differences: Mapping[int, np.ndarray], errors: Mapping[int, np.ndarray]) -> Correction:
@@ -64,7 +73,7 @@ def fitted_correction(differences: Mapping[int, np.ndarray], errors: Mapping[int
         >>> print(found.coefficient, found.at(100))
         [3.] [0.03]
     """
-    widths = sorted(differences)
+    widths = _common_widths(differences, errors)
     difference, error = (np.stack([np.asarray(of[N], float) for N in widths]) for of in (differences, errors))
     inverse = 1 / np.array(widths, float).reshape(-1, *(1,) * (difference.ndim - 1))
     # What is the same for every network has no correction, and says nothing about the others.
@@ -75,6 +84,20 @@ def fitted_correction(differences: Mapping[int, np.ndarray], errors: Mapping[int
     degrees = max((len(widths) - 1) * int(np.sum(~certain)), 1)
     chi_squared = np.sum(weight * (difference - a[None] * inverse) ** 2) / degrees
     return Correction(a, 1 / np.sqrt(information), float(chi_squared))
+
+
+def _common_widths(differences: Any, errors: Any) -> list[int]:
+    """The widths of two mappings, if they are the same, and so are the shapes of what was found there."""
+    fix = "Pass two dictionaries, from each width to an array of the same shape."
+    for found, argument in ((differences, "differences"), (errors, "errors")):
+        instance(found, Mapping, argument, expected="a mapping from widths to arrays", fix=fix)
+    widths = [positive_integer(width, "differences") for width in differences]
+    if not widths or set(widths) != set(errors):
+        raise refusal("errors", expected=f"given for the widths {widths}", got=f"{list(errors)}", fix=fix)
+    shapes = {np.shape(real_array(of[N], "differences")) for of in (differences, errors) for N in widths}
+    if len(shapes) > 1:
+        raise refusal("differences, errors", expected="arrays of one shape", got=f"shapes {sorted(shapes)}", fix=fix)
+    return sorted(widths)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -146,12 +169,17 @@ def width_scaling(
         >>> bool(abs(found.ntk.coefficient) < 4 * found.ntk.error)      # one hidden layer has none
         True
     """
-    chosen = tuple(sorted({positive_integer(width, "widths") for width in widths}))
+    chosen = tuple(sorted(set(positive_integers(widths, "widths", fix="List some widths, such as (64, 128, 256)."))))
+    function(build, "build", fix="Pass a function from a width to a network.")
+    random_key(key)
     if len(chosen) < 2:
         raise refusal("widths", expected="at least two widths", got=chosen, fix="One cannot show how errors scale.")
     if positive_integer(samples, "samples") < 2:
         raise refusal("samples", expected="at least 2", got=samples, fix="One network has no standard error.")
     networks = [build(width) for width in chosen]
+    if not all(isinstance(network, tuple) and len(network) >= 2 for network in networks):
+        fix = "Let it return a stax triple, or a pair `(init, apply)`."
+        raise refusal("build", expected="a function that makes networks", got=shown(networks[0]), fix=fix)
     limits: tuple = (kernel_fn,)
     if kernel_fn is None:
         if len(networks[0]) < 3:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv._check import arrays, one_of, positive_integer, real_array, refusal, samples_in
 from ntk_equiv.groups import ContinuousGroup
 from ntk_equiv.orbits import AugmentedSet
 from ntk_equiv.reps import Representation
@@ -138,9 +138,8 @@ def _pair(train: Any) -> tuple[Any, jax.Array]:
     if not (isinstance(train, tuple | list) and len(train) == 2):
         fix = "Pass `augment(x, y, rep_x)`, or the pair `(x, y)`."
         raise refusal("train", expected="an augmented set or a pair (x, y)", got=type(train).__name__, fix=fix)
-    x, y = jax.tree.map(jnp.asarray, train[0]), jnp.asarray(train[1])
-    lengths = {leaf.shape[:1] for leaf in jax.tree.leaves(x)}
-    if lengths != {y.shape[:1]} or not y.ndim or not len(y):
+    x, y = arrays(train[0], "x"), jnp.asarray(real_array(train[1], "y"))
+    if not y.ndim or samples_in(x, "x") != len(y) or not len(y):
         fix = "Their first axes count the samples, of which there must be one at least."
         raise refusal("train", expected="inputs and labels of equally many samples", got=f"y {y.shape}", fix=fix)
     return x, y

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import file_path, refusal
 from ntk_equiv.ensembles._configuration import differences
 
 KEPT = 2
@@ -79,16 +79,16 @@ class Checkpoints:
         self._manager.close()
 
 
-def open_folder(folder: Any, *, resume: bool) -> Checkpoints:
+def open_folder(folder: Any, *, resume: bool, argument: str = "checkpoint") -> Checkpoints:
     """The checkpoints of a run that begins, or goes on, in a folder.
 
     Raises:
         FileExistsError: there is something in the folder, and nothing is to be resumed.
     """
-    path = Path(folder)
+    path = file_path(folder, argument)
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not resume)):
         fix = "Pass `resume=True` to go on with the run that is in it, or another folder."
-        raise refusal("checkpoint", expected="a new or empty folder", got=str(path), fix=fix, kind=FileExistsError)
+        raise refusal(argument, expected="a new or empty folder", got=str(path), fix=fix, kind=FileExistsError)
     return Checkpoints(path)
 
 

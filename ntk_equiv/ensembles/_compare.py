@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import instance, positive_integers, refusal, shown
 from ntk_equiv.empirical import Correction, fitted_correction
 from ntk_equiv.ensembles._batches import batches_of
 from ntk_equiv.ensembles._configuration import fingerprint, rate_and_momentum
@@ -157,8 +157,11 @@ def compare_with_theory(run: Run | Mapping[int, Run], ens: Any, x: Any, t: Any =
         >>> ensembles.compare_with_theory(run, ens, jnp.array([[0.], [2.]]), 3).holds(5)
         True
     """
+    if not all(hasattr(ens, name) for name in ("mean", "var", "filter", "reduction")):
+        fix = "Make one with `InfiniteEnsemble(kernel_fn, train)`; the run comes first."
+        raise refusal("ens", expected="an infinite ensemble", got=shown(ens), fix=fix, kind=TypeError)
     if isinstance(run, Mapping):
-        widths = tuple(sorted(run))
+        widths = tuple(sorted(positive_integers([*run], "run", fix="Name each run by its width, as in {64: run}.")))
         compared = tuple(_compared(run[width], ens, x, t) for width in widths)
         fits = (_fitted(widths, [getattr(one, name) for one in compared]) for name in ("mean", "var"))
         return Trend(widths, compared, *fits)
@@ -166,6 +169,8 @@ def compare_with_theory(run: Run | Mapping[int, Run], ens: Any, x: Any, t: Any =
 
 
 def _compared(run: Run, ens: Any, x: Any, t: Any) -> Comparison:
+    fix = "Pass what `ensembles.train` returned, or a dictionary of such runs by their widths."
+    instance(run, Run, "run", expected="a run", fix=fix)
     t = run.steps if t is None else t
     _check_same_training(run, ens, t)
     predictions = np.asarray(run.predict(x))[run.finished]

@@ -1,11 +1,11 @@
 """What is written down while a run goes on."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import instance, positive_integer, refusal, samples_in
 
 POINTS_OF_A_CURVE = 100
 STEPS_BETWEEN = 10
@@ -92,9 +92,15 @@ def checked_record(record: Any, record_at: Any, steps: int) -> tuple[dict[str, t
         steps: steps of the run.
     """
     found = {}
+    fix = 'Pass a dictionary, such as {"test": x_test} or {"accuracy": (x_test, function)}.'
+    if record is not None:
+        instance(record, Mapping, "record", expected="a mapping from names to inputs", fix=fix)
     for name, what in sorted((record or {}).items()):
         of_predictions = type(what) is tuple and len(what) == 2 and callable(what[1])
         found[str(name)] = (what[0], what[1]) if of_predictions else (what, None)
+        samples_in(found[str(name)][0], "record")
+    if record_at is not None and (not isinstance(record_at, Iterable) or isinstance(record_at, str)):
+        raise refusal("record_at", expected="a list of steps", got=repr(record_at), fix="See `log_steps`.")
     at = sorted({steps} if record_at is None else {int(step) for step in record_at})
     if at and not (at[0] >= 0 and at[-1] <= steps):
         fix = "0 is before the first step."

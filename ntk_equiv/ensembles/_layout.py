@@ -120,7 +120,7 @@ def layout_of(
     """
     members = positive_integer(members, "members")
     one_of(kind, ("auto", "map", "vmap"), "layout")
-    devices = jax.devices() if devices is None else list(devices)
+    devices = jax.devices() if devices is None else _listed(devices)
     # A device without a member would train one for nothing; processes must all take part.
     devices = devices if jax.process_count() > 1 else devices[:members]
     if kind == "map" and chunk not in (None, 1):
@@ -134,6 +134,14 @@ def layout_of(
         chunk = 1 if kind == "map" else math.ceil(largest / math.ceil(largest / room))
     chunk = min(positive_integer(chunk, "chunk"), largest)
     return Layout(members, chunk, Mesh(np.array(devices), (AXIS,)))
+
+
+def _listed(devices: Any) -> list[Any]:
+    found = list(devices) if isinstance(devices, Sequence | np.ndarray) else []
+    if not found or not all(isinstance(device, jax.Device) for device in found):
+        fix = "Pass some of `jax.devices()`, or leave it out for all."
+        raise refusal("devices", expected="devices of JAX", got=repr(devices), fix=fix, kind=TypeError)
+    return found
 
 
 def activation_bytes(function: Callable, *arguments: Any) -> int:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import random_key, refusal, samples_in
 from ntk_equiv.ensembles._batches import Batches
 from ntk_equiv.ensembles._layout import Layout
 from ntk_equiv.ensembles._losses import LossFn, reduced
@@ -50,6 +50,7 @@ class Member:
 
 def raw_key(key: Any) -> tuple[np.ndarray, str]:
     """The numbers of a random key, old or new, and the name of its generator."""
+    random_key(key)
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     numbers = np.asarray(jax.random.key_data(key) if typed else key)
     return numbers, str(jax.random.key_impl(key if typed else jax.random.key(0)))
@@ -139,7 +140,7 @@ def advanced(
 
 def predicted(model: Model, layout: Layout, params: Any, x: Any, batch_size: int) -> np.ndarray:
     """The outputs of all members, [members, n, ...], so many samples at a time."""
-    n = jax.tree.leaves(x)[0].shape[0]
+    n = samples_in(x, "x")
     if n == 0:
         raise refusal("x", expected="at least one sample", got="none", fix="Pass inputs [n, ...].")
     size = min(batch_size, n)

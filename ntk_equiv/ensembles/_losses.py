@@ -39,7 +39,7 @@ def loss_of(loss: str | LossFn, outputs: Any, y: Any) -> LossFn:
     if callable(loss):
         _check_custom(loss, outputs, y)
         return loss
-    if loss not in LOSSES:
+    if not isinstance(loss, str) or loss not in LOSSES:
         fix = "A function of (outputs, y) that returns one loss per sample is welcome too."
         raise refusal("loss", expected=f"one of {', '.join(LOSSES)}", got=repr(loss), fix=fix)
     if loss == "mse":

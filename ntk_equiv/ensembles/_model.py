@@ -19,6 +19,7 @@ import jax
 from flax import nnx
 
 from ntk_equiv._check import refusal
+from ntk_equiv.stax import KernelFn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,7 @@ def model_of(module: Any) -> Model:
         return _Linen(module)
     if isinstance(module, tuple) and all(callable(part) for part in module[:2]) and len(module) in (2, 3):
         return _Pair(module) if len(module) == 2 else _Triple(tuple(module))
-    if callable(module) and not isinstance(module, nnx.Module) and not _is_linen_class(module):
+    if callable(module) and not isinstance(module, nnx.Module | KernelFn) and not _is_linen_class(module):
         return _NNX(module)
     fixes = {
         True: "Members differ in their random keys, so pass a factory: `lambda rngs: Net(..., rngs=rngs)`.",

@@ -16,9 +16,12 @@ import jax
 import jax.numpy as jnp
 
 from ntk_equiv import stax
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import one_of, positive_integer, positive_integers, refusal
 from ntk_equiv._convolution import convolve, max_pool
 from ntk_equiv.ensembles._model import to_flax
+
+# Those of `stax` that need no arguments.
+ACTIVATIONS = ("Relu", "Abs", "Erf", "Sigmoid_like", "Gelu", "Sin", "Cos", "Rbf", "Gaussian", "Exp", "Sign", "Identity")
 
 
 def mlp(
@@ -41,7 +44,10 @@ def mlp(
         >>> jax.eval_shape(net.apply, variables, jnp.ones((5, 2))).shape
         (5, 3)
     """
-    layers = [(stax.Dense(width, W_std, b_std), getattr(stax, activation)()) for width in widths]
+    widths = positive_integers(widths, "widths", fix="List those of the hidden layers, as in (512,).", or_none=True)
+    outputs = positive_integer(outputs, "outputs")
+    make = getattr(stax, one_of(activation, ACTIVATIONS, "activation"))
+    layers = [(stax.Dense(width, W_std, b_std), make()) for width in widths]
     return to_flax(stax.serial(*(layer for pair in layers for layer in pair), stax.Dense(outputs, 1.0, b_std)))
 
 
@@ -77,7 +83,7 @@ def histology_cnn(outputs: int = 9, *, pools: int = 6) -> nn.Module:
         >>> sum(leaf.size for leaf in jax.tree.leaves(variables))
         122997
     """
-    if pools not in range(7):
+    if isinstance(pools, bool) or pools not in range(7):
         raise refusal("pools", expected="between 0 and 6", got=repr(pools), fix="Pass 6, or 3 for small images.")
     return PaperCNN((6, 16, 26, 36, 46, 56), "SAME", pools, positive_integer(outputs, "outputs"))
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Inexact, Int
 
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import file_path, positive_integer, positive_integers, random_key, real_array, refusal, samples_in
 from ntk_equiv.empirical import EmpiricalKernelFn, empirical_kernel_fn
 from ntk_equiv.ensembles._checkpoint import Checkpoints, leaves, like, open_folder
 from ntk_equiv.ensembles._configuration import parameter_specs
@@ -112,9 +112,10 @@ class Run:
         Args:
             members: their numbers.
         """
-        chosen = np.asarray(members, dtype=int).ravel()
-        if not chosen.size or chosen.min() < 0 or chosen.max() >= self.members:
-            fix = "Members are counted from 0."
+        fix = "Members are counted from 0."
+        chosen = np.asarray(real_array(members, "members", fix=fix)).ravel()
+        whole = chosen.size and np.issubdtype(chosen.dtype, np.integer)
+        if not whole or chosen.min() < 0 or chosen.max() >= self.members:
             raise refusal("members", expected=f"some of the numbers below {self.members}", got=members, fix=fix)
         kind = "map" if self.layout.chunk == 1 else "vmap"
         layout = layout_of(len(chosen), kind, devices=list(self.layout.mesh.devices.ravel()))
@@ -161,7 +162,7 @@ class Run:
             [[ 2. -2.]
              [-2.  2.]]
         """
-        if not 0 <= member < self.members:
+        if not isinstance(member, int | np.integer) or not 0 <= member < self.members:
             fix = "Members are counted from 0."
             raise refusal("member", expected=f"a number below {self.members}", got=member, fix=fix)
         params = jax.tree.map(lambda leaf: leaf[member], self.params)
@@ -169,7 +170,7 @@ class Run:
 
     def save(self, folder: Any, /) -> None:
         """Write the run to a new or empty folder, from which `Run.load` reads it."""
-        checkpoints = open_folder(folder, resume=False)
+        checkpoints = open_folder(folder, resume=False, argument="folder")
         failed = np.array([self.failed.get(m, NEVER) for m in range(self.members)], np.int32)
         text = {"configuration": self.configuration, "members": self.members, "records": [*self.history.records]}
         arrays = {"params": leaves(self.params), "failed": leaves(failed), "history": self.history.stored()}
@@ -189,7 +190,7 @@ class Run:
             FileNotFoundError: there is no run in the folder.
             ValueError: the module has other parameters.
         """
-        checkpoints = Checkpoints(folder)
+        checkpoints = Checkpoints(file_path(folder, "folder", exists=True))
         arrays, text = checkpoints.load()
         steps = checkpoints.latest
         checkpoints.close()
@@ -224,9 +225,12 @@ def bootstrapped(predictions: Any, /, *, sizes: Sequence[int], draws: int, key: 
         >>> {size: means.shape for size, means in found.items()}
         {1: (4, 2), 3: (4, 2)}
     """
-    predictions, draws = jnp.asarray(predictions), positive_integer(draws, "draws")
+    predictions, draws = jnp.asarray(real_array(predictions, "predictions")), positive_integer(draws, "draws")
+    random_key(key)
+    if not samples_in(predictions, "predictions"):
+        raise refusal("predictions", expected="those of at least one member", got="none", fix="Train some.")
     found = {}
-    for number, size in enumerate(positive_integer(size, "sizes") for size in sizes):
+    for number, size in enumerate(positive_integers(sizes, "sizes", fix="List some sizes, such as (10, 100).")):
         shape = (draws, size)
         chosen = jax.random.randint(jax.random.fold_in(key, number), shape, 0, len(predictions))
         # One draw after the other: all of them at once would need draws × size predictions.

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from tqdm.auto import tqdm
 
-from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv._check import boolean, file_path, one_of, positive_integer, refusal
 from ntk_equiv.ensembles._batches import Batches, batches_of
 from ntk_equiv.ensembles._checkpoint import Checkpoints, check_same, leaves, like, open_folder
 from ntk_equiv.ensembles._configuration import configuration, fingerprint, first_outputs
@@ -114,12 +114,19 @@ def train(
         (4, 2, 1) [1. 1.]
     """
     members = positive_integer(members, "members")
+    boolean(progress, "progress")
     batches, data = batches_of(train, batch_size, augmentation)
     total = _steps(steps, epochs, batches)
     raw, key_impl = raw_key(key)
     task = _task(module, data, batches, optimizer, loss, one_of(reduction, ("mean", "sum"), "reduction"), key_impl)
+    _check_finite(data[0], "x")
+    if isinstance(loss, str):  # others may leave out labels that are no numbers
+        _check_finite(data[1], "y")
     wanted, record_steps = checked_record(record, record_at, total)
-    if checkpoint is None and resume:
+    _, params, _ = _forward(task, data)
+    for x, _ in wanted.values():  # what does not fit is found now, and not after hours of training
+        jax.eval_shape(task.model.apply, params, x)
+    if checkpoint is None and boolean(resume, "resume"):
         raise refusal("checkpoint", expected="a folder, to resume", got=None, fix="Name the folder of the run.")
     bytes_each = 0 if layout == "map" else activation_bytes(*_forward(task, data))
     where = layout_of(members, layout, chunk=chunk, devices=devices, bytes_each=bytes_each)
@@ -127,9 +134,11 @@ def train(
     described = configuration(task, raw, data, members=members, steps=total, record=recorded)
     loop = _Training(task, where, total, described, data, raw, wanted, record_steps)
     if checkpoint is not None:
+        file_path(checkpoint, "checkpoint")
         every = max(1, total // CHECKPOINTS_IN_A_RUN) if checkpoint_every is None else checkpoint_every
+        every = positive_integer(every, "checkpoint_every")
         described["first outputs"] = first_outputs(task.model, data)
-        loop.open(checkpoint, positive_integer(every, "checkpoint_every"), resume=resume)
+        loop.open(checkpoint, every, resume=resume)
     return loop.run(progress=progress)
 
 
@@ -256,6 +265,13 @@ def _task(module: Any, data: tuple, batches: Batches, optimizer: Any, loss: Any,
         fix = "A network returns one array, with the sample axis first."
         raise refusal("module", expected=f"one with outputs of {y.shape[0]} samples", got=got, fix=fix)
     return Task(model, optimizer, loss_of(loss, outputs, y), reduction, batches, key_impl)
+
+
+def _check_finite(tree: Any, argument: str) -> None:
+    for leaf in jax.tree.leaves(tree):
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(leaf).all():
+            fix = "Remove or repair these samples: no network learns from them."
+            raise refusal(argument, expected="finite", got="NaN or infinity", fix=fix)
 
 
 def _forward(task: Task, data: tuple) -> tuple:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import positive_integer, random_key, refusal, samples_in
 from ntk_equiv.ensembles._configuration import parameter_specs, spec
 from ntk_equiv.ensembles._history import History
 from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of
@@ -42,6 +42,7 @@ def expected_layout(
         1
     """
     model = model_of(module)
+    samples_in(x, "x")
     structure = jax.eval_shape(model.init, jax.random.key(0), x)
     bytes_each = 0 if layout == "map" else activation_bytes(model.apply, structure, x)
     return layout_of(members, layout, chunk=chunk, devices=devices, bytes_each=bytes_each)
@@ -77,7 +78,7 @@ def untrained(
 
     Raises:
         ValueError: there are no inputs.
-        TypeError: the module is none.
+        TypeError: the module is none, or the inputs are no arrays.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -92,7 +93,8 @@ def untrained(
         True
     """
     model, members = model_of(module), positive_integer(members, "members")
-    if not all(np.ndim(leaf) and len(leaf) for leaf in jax.tree.leaves(x)) or not jax.tree.leaves(x):
+    random_key(key)
+    if not samples_in(x, "x"):
         raise refusal("x", expected="at least one sample", got="none", fix="Pass inputs [n, ...].")
     example = jax.tree.map(lambda leaf: np.asarray(leaf[:1]), x)
     structure = jax.eval_shape(model.init, jax.random.key(0), example)

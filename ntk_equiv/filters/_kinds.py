@@ -51,7 +51,7 @@ class Filter(ABC):
             raise refusal("t", expected=f"a training time for {self}", got="none", fix=fix)
         if is_concrete(t):
             known = np.asarray(t)
-            if not (np.issubdtype(known.dtype, np.number) and np.isrealobj(known)) or known.ndim > 1:
+            if not (np.issubdtype(known.dtype, np.number) and np.isrealobj(known)) or known.ndim > 1 or not known.size:
                 fix = "Times are one number or a list of them."
                 raise refusal("t", expected="a real number or a vector of them", got=repr(t), fix=fix)
             if not (known >= 0).all():

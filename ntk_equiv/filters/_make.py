@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
-from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._check import is_concrete, is_number, positive_integer, real_array, refusal, shown
 from ntk_equiv._typing import Scalar
 from ntk_equiv.filters._kinds import END, Converged, Custom, Filter, GradientDescent, GradientFlow, Momentum, Ridge
 
@@ -53,10 +52,7 @@ def momentum(learning_rate: Scalar, beta: Scalar) -> Filter:
         >>> print(filters.momentum(0.5, 0.5)(1.0, 2), filters.momentum(0.5, 0.0)(1.0, 3))
         1.0 0.875
     """
-    if is_concrete(beta) and not 0 <= float(beta) < 1:
-        fix = "Without friction, at 1, the ball would roll for ever."
-        raise refusal("beta", expected="at least 0 and below 1", got=repr(beta), fix=fix)
-    return Momentum(_positive(learning_rate, "learning_rate"), beta)
+    return Momentum(_positive(learning_rate, "learning_rate"), _friction(beta))
 
 
 def ridge(lam: Scalar, learning_rate: Scalar = 1.0) -> Filter:
@@ -94,7 +90,13 @@ def custom(function: Callable[[Any, Any], Any]) -> Filter:
         >>> print(two_terms(0.5, 1.0))
         0.75
     """
-    return function if isinstance(function, Filter) else Custom(function)
+    if isinstance(function, Filter):
+        return function
+    uncalled = any(function is kind for kind in (gradient_flow, gradient_descent, momentum, ridge, converged))
+    if uncalled or not callable(function):
+        fix = "Pass a function φ(λ, t), or a filter: called, with its rate, as in `filters.gradient_flow(1.0)`."
+        raise refusal("filter", expected="a filter or a function", got=shown(function), fix=fix, kind=TypeError)
+    return Custom(function)
 
 
 def max_learning_rate(theta: Any, *, beta: Scalar = 0.0, size: int = 1) -> Any:
@@ -111,7 +113,7 @@ def max_learning_rate(theta: Any, *, beta: Scalar = 0.0, size: int = 1) -> Any:
         >>> print(filters.max_learning_rate(jnp.array([[2., 1.], [1., 2.]])).round(6))
         0.666667
     """
-    theta = jnp.asarray(theta)
+    theta, size, beta = jnp.asarray(real_array(theta, "theta")), positive_integer(size, "size"), _friction(beta)
     if theta.ndim not in (0, 2) or (theta.ndim == 2 and theta.shape[0] != theta.shape[1]):
         fix = "With outputs on a grid, join samples and positions first, or pass the largest eigenvalue."
         raise refusal("theta", expected="a square matrix or a number", got=f"shape {theta.shape}", fix=fix)
@@ -120,6 +122,13 @@ def max_learning_rate(theta: Any, *, beta: Scalar = 0.0, size: int = 1) -> Any:
 
 
 def _positive(value: Scalar, argument: str) -> Scalar:
-    if is_concrete(value) and not (np.ndim(value) == 0 and 0 < float(value) < END):
+    if not is_number(value) or (is_concrete(value) and not 0 < float(value) < END):
         raise refusal(argument, expected="a positive number", got=repr(value), fix="Zero would train nothing.")
     return value
+
+
+def _friction(beta: Scalar) -> Scalar:
+    if not is_number(beta) or (is_concrete(beta) and not 0 <= float(beta) < 1):
+        fix = "Without friction, at 1, the ball would roll for ever."
+        raise refusal("beta", expected="at least 0 and below 1", got=repr(beta), fix=fix)
+    return beta

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt32
 
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import positive_integer, random_key, real_array, refusal
 from ntk_equiv.groups import _generated, _so3_grids
 from ntk_equiv.groups._families import cyclic, dihedral
 from ntk_equiv.groups._finite import FiniteGroup
@@ -69,6 +69,8 @@ class ContinuousGroup:
             >>> R.shape, bool(jnp.allclose(jnp.linalg.det(R), 1, atol=1e-5))
             ((100, 3, 3), True)
         """
+        random_key(key)
+        count = positive_integer(count, "count")
         Q, R = jnp.linalg.qr(jax.random.normal(key, (count, self.n, self.n)))
         Q = Q * jnp.sign(jnp.diagonal(R, axis1=1, axis2=2))[:, None, :]
         if self.special:
@@ -155,7 +157,7 @@ class ContinuousGroup:
             >>> groups.SO2.contains([[0, 1], [1, 0]]), groups.O(2).contains([[0, 1], [1, 0]])
             (False, True)
         """
-        mats = np.asarray(mats)
+        mats = np.asarray(real_array(mats, "mats", fix="Pass matrices [..., n, n].", or_complex=True))
         if mats.ndim < 2 or mats.shape[-2:] != (self.n, self.n) or np.iscomplexobj(mats):
             return False
         orthogonal = np.abs(mats @ np.swapaxes(mats, -1, -2) - np.eye(self.n)).max() <= tol
@@ -173,6 +175,11 @@ class ContinuousGroup:
             >>> bool(jnp.isclose(groups.SO2.distance(C8[0], C8[3]), 3 * jnp.pi / 4))
             True
         """
+        for matrices, argument in ((a, "a"), (b, "b")):
+            shape = real_array(matrices, argument).shape
+            if shape[-2:] != (self.n, self.n):
+                expected = f"matrices [..., {self.n}, {self.n}] of {self}"
+                raise refusal(argument, expected=expected, got=f"shape {shape}", fix="Elements are their matrices.")
         R = jnp.einsum("...ji,...jk->...ik", a, b, precision=jax.lax.Precision.HIGHEST)
         identity = jnp.broadcast_to(jnp.eye(self.n, dtype=R.dtype), R.shape)
         sines, cosines = (jnp.linalg.svd(R + shift, compute_uv=False) for shift in (-identity, identity))
@@ -211,4 +218,6 @@ def _planar(k: int, *, flips: bool) -> FiniteGroup:
 
 
 SO2 = SO(2)
+"""The rotations of the plane."""
 SO3 = SO(3)
+"""The rotations of space."""

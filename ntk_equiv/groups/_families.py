@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ntk_equiv._check import positive_integer
+from ntk_equiv._check import instance, positive_integer
 from ntk_equiv.groups._finite import FiniteGroup
 
 
@@ -103,6 +103,8 @@ def product(G: FiniteGroup, H: FiniteGroup, /) -> FiniteGroup:
         >>> product(cyclic(2), cyclic(3)).names
         ('(e,e)', '(e,r)', '(e,r2)', '(r,e)', '(r,r)', '(r,r2)')
     """
+    for group, argument in ((G, "G"), (H, "H")):
+        instance(group, FiniteGroup, argument, expected="a finite group", fix="Make one with `groups.cyclic(4)`.")
     table = G.table[:, None, :, None] * H.order + H.table[None, :, None, :]
     order = G.order * H.order
     names = [f"({g},{h})" for g in G.names for h in H.names]

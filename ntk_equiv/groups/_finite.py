@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import instance, is_listed, refusal
 from ntk_equiv.groups import _characters, _irreps, _table
 from ntk_equiv.groups._characters import IrrepType
 
@@ -72,9 +72,10 @@ class FiniteGroup:
         neutral = _table.identity(table)
         if names is None:
             names = ["e" if g == neutral else f"g{g}" for g in range(len(table))]
-        if len(names) != len(table):
+        if not is_listed(names) or len(names) != len(table):
             fix = "Name every element once, in the order of the table."
-            raise refusal("names", expected=f"{len(table)} names", got=f"{len(names)}", fix=fix)
+            got = len(names) if is_listed(names) else repr(names)
+            raise refusal("names", expected=f"{len(table)} names", got=got, fix=fix)
         fields = {
             "table": table,
             "inverse": _table.read_only(_table.inverse(table)),
@@ -225,6 +226,7 @@ class FiniteGroup:
             >>> groups.dihedral(4).subgroup([2, 4])
             Subgroup(group=<subgroup of dihedral(4), order 4: e r2 s r2s>, embedding=(0, 2, 4, 6))
         """
+        instance(elements, Iterable, "elements", expected="several elements", fix="List generators, such as [1].")
         return _subgroup(self, [self.element(g, "elements") for g in elements])
 
     def cyclic_subgroups(self) -> tuple["Subgroup", ...]:

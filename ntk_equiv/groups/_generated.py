@@ -16,7 +16,7 @@ import numpy as np
 from scipy.spatial import KDTree
 from scipy.spatial.transform import Rotation
 
-from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv._check import one_of, positive_integer, real_array, refusal
 from ntk_equiv.groups._finite import FiniteGroup
 
 _MAX_ORDER = 2048
@@ -43,11 +43,13 @@ def from_matrices(mats: Any, /, *, max_order: int = _MAX_ORDER, label: str = "fr
         >>> G.order, G.identity, G.matrices[1].tolist()
         (4, 3, [[-1.0, 0.0], [0.0, -1.0]])
     """
-    given = np.asarray(mats)
+    given = np.asarray(real_array(mats, "mats", fix="Pass matrices [count, n, n].", or_complex=True))
     given = given.astype(np.result_type(given, np.float64))
     if given.ndim != 3 or given.shape[1] != given.shape[2] or given.size == 0:
         fix = "Stack the matrices along the first axis."
         raise refusal("mats", expected="an array [count, n, n]", got=f"shape {given.shape}", fix=fix)
+    if not np.isfinite(given).all():
+        raise refusal("mats", expected="finite", got="NaN or infinity", fix="Elements of groups are invertible.")
     determinants = np.abs(np.linalg.det(given))
     if (wrong := np.flatnonzero(np.abs(determinants - 1) > 1e-3)).size:
         got = f"|det| = {determinants[wrong[0]]:.3g} at index {wrong[0]}"
@@ -72,9 +74,9 @@ def from_permutations(perms: Any, /, *, max_order: int = _MAX_ORDER, label: str 
         >>> from_permutations([[1, 2, 3, 0]])
         <from_permutations, order 4: (0123) (02)(13) (0321) ()>
     """
-    given = np.asarray(perms)
+    fix = "Each row holds the images of 0, 1, …, n−1: every number once."
+    given = np.asarray(real_array(perms, "perms", fix=fix))
     if given.ndim != 2 or given.size == 0 or (np.sort(given, axis=1) != np.arange(given.shape[1])).any():
-        fix = "Each row holds the images of 0, 1, …, n−1: every number once."
         raise refusal("perms", expected="permutations, integers [count, n]", got=given.tolist(), fix=fix)
     elements, table = _closed(given, lambda s, h: s[h], "perms", max_order)
     return FiniteGroup(table, names=[_cycles(perm) for perm in elements], label=label, permutations=elements)
@@ -158,6 +160,7 @@ def _cycles(perm: np.ndarray) -> str:
 
 def _closed(given: np.ndarray, multiply: Callable, argument: str, max_order: int) -> tuple[np.ndarray, np.ndarray]:
     """All products of the given elements, and their table."""
+    positive_integer(max_order, "max_order")
     where = _positions(given, given)
     if (repeated := np.flatnonzero(where != np.arange(len(given)))).size:
         again = repeated[0]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import real_array, refusal
 
 _FIX = "Every row and column of a group's table holds each element once, one element is neutral, and (ab)c = a(bc)."
 
@@ -27,7 +27,7 @@ def checked_table(table: Any) -> np.ndarray:
     Associativity is checked by Light's test: the elements s with (xs)y = x(sy) for all x, y are closed under products,
     so it suffices to check a generating set, at a cost of order² for each of its few members.
     """
-    table = np.asarray(table)
+    table = np.asarray(real_array(table, "table", fix=_FIX))
     if table.ndim != 2 or table.shape[0] != table.shape[1] or table.shape[0] == 0:
         raise refusal("table", expected="a square array, [order, order]", got=f"shape {table.shape}", fix=_FIX)
     order = len(table)

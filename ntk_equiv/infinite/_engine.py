@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from ntk_equiv import filters
-from ntk_equiv._check import is_concrete
-from ntk_equiv._gram import Guest, gram
+from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._gram import Guest, gram, samples
 from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.infinite import _laws
@@ -43,6 +43,17 @@ class Engine:
     def _times(self, t: Any) -> tuple[jax.Array, bool]:
         t = jnp.asarray(self.filter.checked_time(t), self._fit.scale.dtype)
         return jnp.atleast_1d(t), t.ndim == 0
+
+    def _points(self, x: Inputs, argument: str = "x") -> Inputs:
+        """Test points as the kernel takes them, if they are such as it was trained on."""
+        x, own = samples(self.kernel_fn, x, argument), self._data.x
+        shapes, known = ([leaf.shape[1:] for leaf in jax.tree.leaves(tree)] for tree in (x, own))
+        if shapes != known:
+            expected = f"points like those of training, [m, {', '.join(map(str, known[0]))}]"
+            fix = "Test points have the features and positions of the training points."
+            got = f"points [m, {', '.join(map(str, shapes[0]))}]"
+            raise refusal(argument, expected=expected, got=got, fix=fix)
+        return x
 
     def _complete(self, *, nngp: bool) -> Fit:
         """The blocks of all sectors, kept if they could be computed now."""

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from ntk_equiv import filters
-from ntk_equiv._check import one_of, positive_integer
-from ntk_equiv._gram import gram
+from ntk_equiv._check import function, one_of, positive_integer, random_key
+from ntk_equiv._gram import KERNEL_FUNCTIONS, gram, samples
 from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.infinite import _laws, _notices, _statistics, _storage
@@ -90,9 +90,10 @@ class InfiniteEnsemble(Engine):
             ValueError: the data, the network and the group do not fit together, or the rate makes training diverge.
         """
         self.reduction = one_of(reduction, ("sum", "mean"), "reduction")
-        self.kernel_fn, self.train = kernel_fn, train
+        self.kernel_fn, self.train = function(kernel_fn, "kernel_fn", fix=KERNEL_FUNCTIONS), train
         self.filter = _as_filter(filter)
         self._data, self.method, self.reason = decided(method, kernel_fn, train)
+        samples(kernel_fn, self._data.x, "x")
         check_labels(self._data)
         self._fit = fitted(kernel_fn, self._data, containing_labels(self._data))
         _notices.check_rate(self)
@@ -138,8 +139,8 @@ class InfiniteEnsemble(Engine):
         Returns:
             [m, ...] in the shape of the labels, with an axis of times in front if t is a vector.
         """
-        times, single = self._times(t)
-        fit = self._fit if f0 is None else self._started_at(f0)
+        x, (times, single) = self._points(x), self._times(t)
+        fit = self._fit if f0 is None else self._started_at(function(f0, "f0"))
         _notices.warn_of_projection(self, fit, times)
         values = [self._mean(fit, portion, times) for portion in self._portions(x)]
         mean = jnp.concatenate(values, axis=1)
@@ -157,7 +158,8 @@ class InfiniteEnsemble(Engine):
         Returns:
             [m, m2], with outputs on a grid [m, m2, h, h', w, w'], after an axis of times if t is a vector.
         """
-        times, single = self._times(t)
+        x, (times, single) = self._points(x), self._times(t)
+        x2 = None if x2 is None else self._points(x2, "x2")
         fit, both = self._complete(nngp=True), ("ntk", "nngp")
         prior = gram(self.kernel_fn, x, x2, "nngp")
         others = itertools.repeat(None) if x2 is None else self._hats(fit, x2, both)
@@ -180,7 +182,7 @@ class InfiniteEnsemble(Engine):
         Returns:
             [m], with outputs on a grid [m, h, w], after an axis of times if t is a vector.
         """
-        times, single = self._times(t)
+        x, (times, single) = self._points(x), self._times(t)
         fit = self._complete(nngp=True)
         values = [self._var(fit, portion, times) for portion in self._portions(x)]
         variance = jnp.concatenate(values, axis=1)
@@ -200,6 +202,7 @@ class InfiniteEnsemble(Engine):
         Returns:
             [members, m, ...], each in the shape of the labels.
         """
+        random_key(key)
         positive_integer(members, "members")
         mean, cov = self.mean(x, _statistics.single_time(t)), self.cov(x, t)
         rows = mean.reshape(-1, self._data.channels)

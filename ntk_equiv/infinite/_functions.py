@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from ntk_equiv import filters
-from ntk_equiv._check import refusal
+from ntk_equiv._check import boolean, refusal
 from ntk_equiv._typing import Inputs, KernelFn, Scalar
 from ntk_equiv.infinite._ensemble import InfiniteEnsemble
 
@@ -45,7 +45,9 @@ def ensemble_mean(
         [2. 0.]
     """
     filter = filters.gradient_flow(learning_rate)
-    return InfiniteEnsemble(kernel_fn, train, filter, reduction=reduction, method=method).mean(x_test, t)
+    filter.checked_time(t)
+    ens = InfiniteEnsemble(kernel_fn, train, filter, reduction=reduction, method=method)
+    return ens.mean(ens._points(x_test, "x_test"), t)
 
 
 def ensemble_cov(
@@ -90,9 +92,12 @@ def ensemble_cov(
         >>> print(ensemble_cov(kernel_fn, train, x_test, float("inf"), diag=True).round(4) + 0.0, "after it")
         [0.     0.2302] after it
     """
-    if diag and x_test2 is not None:
+    if boolean(diag, "diag") and x_test2 is not None:
         fix = "A diagonal is that of one set of points: leave out `x_test2`, or set `diag=False`."
         raise refusal("x_test2", expected="left out for `diag=True`", got="another set of points", fix=fix)
     filter = filters.gradient_flow(learning_rate)
+    filter.checked_time(t)
     ens = InfiniteEnsemble(kernel_fn, train, filter, reduction=reduction, method=method)
+    x_test = ens._points(x_test, "x_test")
+    x_test2 = None if x_test2 is None else ens._points(x_test2, "x_test2")
     return ens.var(x_test, t) if diag else ens.cov(x_test, t, x_test2)

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from ntk_equiv import reps
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import positive_integer, refusal, scalar
 from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.groups import SO2
 from ntk_equiv.infinite._ensemble import InfiniteEnsemble
 from ntk_equiv.orbits import augment
 from ntk_equiv.reps import Representation
+from ntk_equiv.reps._given import representation
 
 
 class HaarLimit(NamedTuple):
@@ -90,11 +91,13 @@ def haar_limit(
         >>> limit.converged, limit.order          # from 8 to 16 rotations it still changes, but by less than 1 %
         (True, 16)
     """
-    if rep.group != SO2:
+    if representation(rep, "rep").group != SO2:
         fix = "Pass for example `reps.matrix(groups.SO2)`; augment by a finite group with `augment`."
         raise refusal("rep", expected="a representation of SO(2)", got=repr(rep), fix=fix)
     order, last = positive_integer(start, "start"), positive_integer(max_order, "max_order")
-    before = _augmented(kernel_fn, x, y, rep, order, filter).mean(x_test, t)
+    rtol = scalar(rtol, "rtol", at_least=0)
+    ens = _augmented(kernel_fn, x, y, rep, order, filter)
+    before = ens.mean(ens._points(x_test, "x_test"), t)
     changes: dict[int, float] = {}
     while True:
         order *= 2

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ntk_equiv import filters
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import positive_integer, random_key, real_array, refusal, scalar
 from ntk_equiv._gram import gram
 from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Inputs
@@ -84,9 +84,9 @@ class Estimate(NamedTuple):
 def expected_mse(ens: Any, x: Inputs, y: Any, t: Any, members: int) -> ExpectedError:
     """Bias and variance of the mean squared error on test points."""
     positive_integer(members, "members")
+    y = _test_labels(ens, x, y)
     mean, variance = ens.mean(x, t), ens.var(x, t)
-    y, own = jnp.asarray(y), mean.ndim - ens.y.ndim
-    _check_test_labels(y, mean.shape[own:])
+    own = mean.ndim - ens.y.ndim
     axes = tuple(range(own, mean.ndim))
     bias = jnp.mean((mean - y.reshape((1,) * own + y.shape)) ** 2, axis=axes)
     return ExpectedError(bias, jnp.mean(variance, axis=tuple(range(own, variance.ndim))) / members)
@@ -99,11 +99,12 @@ def expected_accuracy(ens: Any, key: jax.Array, x: Inputs, y: Any, t: Any, membe
     """
     positive_integer(members, "members")
     positive_integer(samples, "samples")
-    mean, variance, y = ens.mean(x, single_time(t)), ens.var(x, t), jnp.asarray(y)
-    _check_test_labels(y, mean.shape)
+    random_key(key)
+    y = _test_labels(ens, x, y)
     if y.ndim < 2 or y.shape[-1] < 2:
         fix = "Give labels one channel for each class, as `jax.nn.one_hot` does."
         raise refusal("y", expected="labels with at least two channels", got=f"shape {y.shape}", fix=fix)
+    mean, variance = ens.mean(x, single_time(t)), ens.var(x, t)
     hits = _hits(key, mean, jnp.sqrt(variance / members), jnp.argmax(y, axis=-1), samples)
     rate = hits / samples
     return Estimate(jnp.mean(rate), jnp.sqrt(jnp.sum(rate * (1 - rate) / samples)) / rate.size)
@@ -111,7 +112,8 @@ def expected_accuracy(ens: Any, key: jax.Array, x: Inputs, y: Any, t: Any, membe
 
 def nngp_posterior(ens: Engine, x: Inputs, noise: float) -> Posterior:
     """𝒦(x, X)(𝒦 + noise)⁻¹y and 𝒦(x, x') − 𝒦(x, X)(𝒦 + noise)⁻¹𝒦(X, x')."""
-    data = ens._data
+    scalar(noise, "noise", at_least=0, fix="It is a variance.")
+    data, x = ens._data, ens._points(x)
     fit = fitted(ens.kernel_fn, data, range(len(sectors_of(data.group))), get=("nngp",))
     prior = gram(ens.kernel_fn, x, None, "nngp")
     end, tol = jnp.full(1, jnp.inf, fit.scale.dtype), tolerance(fit.scale, data.size)
@@ -134,10 +136,14 @@ def single_time(t: Any) -> Any:
     return t
 
 
-def _check_test_labels(y: jax.Array, shape: tuple[int, ...]) -> None:
+def _test_labels(ens: Any, x: Inputs, y: Any) -> jax.Array:
+    """`y` as an array, if it has one entry for each output at the points."""
+    y = jnp.asarray(real_array(y, "y"))
+    shape = (len(jax.tree.leaves(ens._points(x))[0]), *ens.y.shape[1:])
     if y.shape != shape:
         fix = "Test labels have one entry for each output of the network."
         raise refusal("y", expected=f"labels of shape {shape}", got=f"shape {y.shape}", fix=fix)
+    return y
 
 
 def _hits(key: jax.Array, mean: jax.Array, deviation: jax.Array, classes: jax.Array, samples: int) -> jax.Array:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._check import file_path, is_concrete, refusal
 from ntk_equiv._gram import gram
 from ntk_equiv._typing import KernelFn
 from ntk_equiv.infinite._engine import Engine
@@ -29,6 +29,7 @@ def save(ens: Engine, path: Any) -> None:
     """Write `ens` to `path`, all of it or nothing."""
     if not is_concrete(ens._fit):
         raise refusal("save", expected="called with known values", got="traced ones", fix="Save outside of jit.")
+    path = file_path(path, "path")
     about = {
         "format": FORMAT,
         "method": ens.method,
@@ -42,7 +43,6 @@ def save(ens: Engine, path: Any) -> None:
         for name in ("values", "vectors", "labels", "nngp"):
             if getattr(block, name) is not None:
                 arrays[f"{name}/{number}"] = getattr(block, name)
-    path = Path(path)
     unfinished = path.with_name(path.name + ".unfinished")
     with unfinished.open("wb") as file:
         np.savez(file, allow_pickle=False, **jax.tree.map(np.asarray, arrays))
@@ -51,7 +51,7 @@ def save(ens: Engine, path: Any) -> None:
 
 def load(path: Any, kernel_fn: KernelFn, train: Any) -> tuple[TrainingSet, Fit, str, str, str]:
     """The parts of the ensemble in the file `path`: data, fit, reduction, method and reason."""
-    about, arrays = _read(Path(path))
+    about, arrays = _read(file_path(path, "path", exists=True))
     data = reduced_set(train) if about["method"] == "reduced" else training_set(train)
     if _digest(data) != about["data"]:
         fix = "Pass the training set that the ensemble was fitted to, in the same precision."
@@ -75,11 +75,9 @@ def _read(path: Path) -> tuple[dict, dict]:
             arrays = dict(file)
         about = json.loads(str(arrays.pop("about")))
         known = about["format"] == FORMAT
-    except FileNotFoundError:
-        raise
     except Exception as error:  # a damaged archive can fail in as many ways as it can be damaged
         fix = "It is damaged, or no file of a fitted ensemble: fit again and save."
-        raise refusal("path", expected="a file made by `save`", got=f"{path} ({error})", fix=fix) from error
+        raise refusal("path", expected="a file made by `save`", got=f"{path} ({error})", fix=fix) from None
     if not known:
         fix = "Load it with the version of ntk-equiv that wrote it, or fit again."
         raise refusal("path", expected=f"a file of format {FORMAT}", got=repr(about["format"]), fix=fix)

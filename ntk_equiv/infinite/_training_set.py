@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv import reps
-from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._check import arrays, is_concrete, real_array, refusal
 from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs
 from ntk_equiv.groups import FiniteGroup
@@ -170,7 +170,7 @@ def _pair(train: Any) -> tuple[Inputs, jax.Array]:
         fix = "Pass `(x, y)`, or `augment(x, y, rep_x)`."
         got = type(train).__name__
         raise refusal("train", expected="a pair of points and labels, or an augmented set", got=got, fix=fix)
-    x, y = jax.tree.map(jnp.asarray, train[0]), jnp.asarray(train[1])
+    x, y = arrays(train[0], "x"), jnp.asarray(real_array(train[1], "y"))
     lengths = {leaf.shape[:1] for leaf in jax.tree.leaves(x)}
     if y.ndim == 0 or lengths != {y.shape[:1]}:
         fix = "Their first axes count the samples."
@@ -185,6 +185,9 @@ def check_labels(data: TrainingSet) -> None:
         raise refusal("y", expected="floating-point labels", got=f"dtype {data.y.dtype}", fix=fix, kind=TypeError)
     if data.n == 0:
         raise refusal("train", expected="at least one training point", got="none", fix="Pass some.")
+    if data.y.size == 0:
+        fix = "Labels have at least one channel; leave the axis of channels out for one."
+        raise refusal("y", expected="labels that are not empty", got=f"shape {data.y.shape}", fix=fix)
     if is_concrete(data.y) and not np.isfinite(data.y).all():
         first = int(np.argmin(np.isfinite(np.asarray(data.y)).reshape(data.n, -1).all(axis=1)))
         fix = "Remove or repair these samples."

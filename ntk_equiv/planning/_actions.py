@@ -14,6 +14,8 @@ Where the last axis holds several copies of what `matrix`, `permutation` or `reg
 is acted upon. `rot90+matrix` turns the channels of a pixel along with the image, and so on.
 """
 
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -59,7 +61,7 @@ def named_action(
     except ValueError as error:
         expected = f"an action of {group.label} on points of shape {shape}"
         fix = f"In detail: {error} {_advice(group, shape, argument)}"
-        raise refusal(argument, expected=expected, got=repr(name), fix=fix) from error
+        raise refusal(argument, expected=expected, got=repr(name), fix=fix) from None
     return rep
 
 
@@ -67,19 +69,21 @@ def acts_on_images(name: str | Representation, /) -> bool:
     """Whether points are images, whose last axis counts channels."""
     if isinstance(name, Representation):
         return name.domain.rank == 2
-    return name.partition("+")[0].partition(":")[0] in IMAGES
+    return isinstance(name, str) and name.partition("+")[0].partition(":")[0] in IMAGES
 
 
 class _Unknown(Exception):
     """A name that means nothing."""
 
-    def __init__(self, argument: str, name: str) -> None:
+    def __init__(self, argument: str, name: Any) -> None:
         expected = f"one of {', '.join(KNOWN)}"
         fix = "Channels that transform along are written behind a plus, as rot90+matrix; nearest pixels as rotate:0."
         self.refused = refusal(argument, expected=expected, got=repr(name), fix=fix)
 
 
 def _built(name: str, group: FiniteGroup, shape: Shape, argument: str) -> Representation:
+    if not isinstance(name, str):
+        raise _Unknown(argument, name)
     base, plus, channels = name.partition("+")
     kind, colon, option = base.partition(":")
     bad_option = colon and (kind != "rotate" or option not in ("0", "1"))

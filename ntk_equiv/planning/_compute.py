@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv import filters
-from ntk_equiv._check import one_of, positive_integer, real_number, refusal
+from ntk_equiv._check import function, one_of, positive_integer, real_number, refusal
 from ntk_equiv._typing import KernelFn
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.infinite import InfiniteEnsemble, ReductionWarning
@@ -117,7 +117,7 @@ def plan(
         [1, 0, 2]
     """
     given = {name: value for name, value in locals().items() if name not in ("x", "y", "x_test", "y_test", "progress")}
-    say = progress or (lambda text: None)
+    say = (lambda text: None) if progress is None else function(progress, "progress")
     kind, chosen_times, chosen_time = _dtype(dtype), named_times(times), named_time(at)
     group = named_group(group)
     sizes = Sizes(holdout, max_points, max_test_points, seed)

@@ -9,7 +9,7 @@ plan.pdf, plan.png   the figure
 from pathlib import Path
 from typing import Any
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import file_path, refusal
 
 NAMES = ("plan.html", "plan.json", "plan.txt", "plan.pdf", "plan.png")
 
@@ -25,7 +25,7 @@ def checked_folder(folder: Any, /, *, overwrite: bool = False) -> Path:
         ...     checked_folder(Path(place) / "plan").name
         'plan'
     """
-    folder = Path(folder)
+    folder = file_path(folder, "folder")
     there = [name for name in NAMES if (folder / name).exists()]
     if there and not overwrite:
         fix = "Name another folder, or allow what is there to be replaced (--overwrite)."
@@ -41,7 +41,7 @@ def checked_folder(folder: Any, /, *, overwrite: bool = False) -> Path:
     except OSError as error:
         fix = "Name a folder in a place where you may write."
         got = f"{folder} ({error.strerror or error})"
-        raise refusal("out", expected="a folder that can be written to", got=got, fix=fix) from error
+        raise refusal("out", expected="a folder that can be written to", got=got, fix=fix) from None
     return folder
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ntk_equiv import groups
-from ntk_equiv._check import refusal
+from ntk_equiv._check import instance, refusal
 from ntk_equiv.groups import FiniteGroup
 
 KNOWN = "C4, D4, S3, A4, T, O, I, V4, Q8, SO2:8, O2:4, SO3:D3, or a product such as C2xC4, with any numbers"
@@ -55,12 +55,14 @@ def named_group(name: str | FiniteGroup, /) -> FiniteGroup:
     """
     if isinstance(name, FiniteGroup):
         return name
+    fix = "Build others with `ntk_equiv.groups`; of a continuous group take a finite one, as SO2:8."
+    instance(name, str, "group", expected=f"one of {KNOWN}, or a finite group", fix=fix)
     try:
         factors = [_factor(part) for part in name.split("x")]
         if math.prod(factor.order for factor in factors) > LARGEST:
             raise ValueError(f"More than {LARGEST} elements are not augmented by here.")
     except ValueError as error:
-        raise refusal("group", expected=f"one of {KNOWN}", got=repr(name), fix=str(error)) from error
+        raise refusal("group", expected=f"one of {KNOWN}", got=repr(name), fix=str(error)) from None
     return functools.reduce(groups.product, factors)
 
 

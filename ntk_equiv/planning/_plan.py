@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import file_path, refusal
 from ntk_equiv.planning import _files, _sections
 from ntk_equiv.planning._records import Accuracy, Errors, Needed, OrbitCurve, Points
 
@@ -136,8 +136,9 @@ class Plan:
         Raises:
             ValueError: the file is something else.
         """
+        path = file_path(path, "path", exists=True)
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"))
             if content.pop("format") != FORMAT:
                 raise ValueError("it is of another format")
             records = {name: _restored(kind, content[name]) for name, kind in _RECORDS.items()}
@@ -146,7 +147,7 @@ class Plan:
             return cls(**{**content, **records, **numbers, **rest})
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             got = f"one that cannot be read ({type(error).__name__}: {error})"
-            raise refusal(str(path), expected="a plan", got=got, fix="Pass what `Plan.save` wrote.") from error
+            raise refusal(str(path), expected="a plan", got=got, fix="Pass what `Plan.save` wrote.") from None
 
 
 def _plain(value: Any) -> Any:

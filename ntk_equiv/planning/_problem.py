@@ -70,8 +70,8 @@ def prepared(
     notes += _about_points(x, images)
     y, y_test, classes, said = _labels(y, y_test, labels)
     notes += said
-    if sizes.seed < 0:
-        raise refusal("seed", expected="0 or more", got=sizes.seed, fix="Any whole number from 0 on will do.")
+    if isinstance(sizes.seed, bool) or not isinstance(sizes.seed, int | np.integer) or sizes.seed < 0:
+        raise refusal("seed", expected="0 or more", got=repr(sizes.seed), fix="Any whole number from 0 on will do.")
     rng = np.random.default_rng(sizes.seed)
     train, index, source, said = _split(len(x), None if x_test is None else len(x_test), sizes, rng)
     notes += said

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._check import arrays, is_concrete, is_listed, real_number, refusal, shown
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
 from ntk_equiv.reps import _measure
 from ntk_equiv.reps._channels import Channels, check_fits
@@ -88,7 +88,7 @@ class Representation:
             [[1.0, 3.0], [0.0, 2.0]]
         """
         g = self._element(g)
-        return jax.tree.map(lambda leaf: self._act(g, leaf), x, is_leaf=_is_graph)
+        return jax.tree.map(lambda leaf: self._act(g, leaf), arrays(x, "x"), is_leaf=_is_graph)
 
     def orbit(self, x: X, /, elements: Any = None) -> X:
         """ρ(g)x for every element.
@@ -120,6 +120,9 @@ class Representation:
             if elements is None:
                 return np.arange(self.group.order)
             if is_concrete(elements):
+                if np.ndim(elements) != 1 or len(elements) == 0:
+                    fix = f"List integers from 0 to {self.group.order - 1}, or leave `elements` out for all."
+                    raise refusal("elements", expected="a list of elements", got=shown(elements), fix=fix)
                 return np.array([self.group.element(g, "elements") for g in np.asarray(elements).tolist()], dtype=int)
             return elements
         n = self.group.n
@@ -147,6 +150,9 @@ class Representation:
             >>> reps.trivial(groups.cyclic(2)).spatial((3, 3)).is_identity
             True
         """
+        if not is_listed(shape):
+            fix = "Pass a tuple, such as (8, 8); () for outputs without positions."
+            raise refusal("shape", expected="the sizes of a grid", got=shown(shape), fix=fix)
         return grid_action(self.domain, tuple(int(size) for size in shape))
 
     def homomorphism_error(self, *, grid: tuple[int, ...] | None = None) -> float:
@@ -181,7 +187,8 @@ class Representation:
             >>> reps.rotate(groups.cyclic(8)).is_orthogonal()
             False
         """
-        return _measure.orthogonality_error(self.group, self.channels, self.spatial(grid or self.domain.example)) <= tol
+        error = _measure.orthogonality_error(self.group, self.channels, self.spatial(grid or self.domain.example))
+        return error <= real_number(tol, "tol")
 
     def _element(self, g: Any) -> Any:
         if isinstance(self.group, FiniteGroup):
@@ -198,12 +205,12 @@ class Representation:
 
     def _act(self, g: Any, x: Any) -> Any:
         if not _is_graph(x):
-            return self._act_on_array(g, jnp.asarray(x))
-        nodes = self._act_on_array(g, jnp.asarray(x.nodes))
+            return self._act_on_array(g, x)
+        nodes = self._act_on_array(g, x.nodes)
         if not isinstance(self.domain, Relabellings):
             return x._replace(nodes=nodes)
         move: Callable = self.spatial(self.domain.example).move
-        adjacency = move(g, move(g, jnp.asarray(x.adjacency), (-2,)), (-1,))
+        adjacency = move(g, move(g, x.adjacency, (-2,)), (-1,))
         return x._replace(nodes=nodes, adjacency=adjacency)
 
     def _act_on_array(self, g: Any, x: jax.Array) -> jax.Array:

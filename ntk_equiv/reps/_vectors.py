@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import function, positive_integer, real_array, refusal
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
+from ntk_equiv.groups._given import any_group, finite_group
 from ntk_equiv.reps import _measure
 from ntk_equiv.reps._channels import Identity, Matrices, MatrixFunction, Permutations, Table
 from ntk_equiv.reps._grids import GridAction
@@ -48,19 +49,20 @@ def matrix(group: Group, /, mats: Any = None) -> Representation:
         >>> two(quarter_turn, jnp.array([1., 0., 0., 1.])).tolist()
         [0.0, 1.0, -1.0, 0.0]
     """
+    group = any_group(group)
     if isinstance(group, ContinuousGroup):
         return _continuous(group, _itself if mats is None else mats)
     if mats is None and group.matrices is None:
         fix = f"{group.label} is not a group of matrices; build it with `groups.from_matrices`, or pass some."
         raise refusal("mats", expected="given", got="nothing", fix=fix)
-    mats = np.asarray(group.matrices if mats is None else mats)
+    mats = np.asarray(group.matrices if mats is None else _numbers(mats, "mats"))
     if mats.ndim != 3 or len(mats) != group.order or mats.shape[1] != mats.shape[2]:
         fix = "Pass one square matrix for each element, in the order of the group."
         raise refusal("mats", expected=f"an array [{group.order}, d, d]", got=f"shape {mats.shape}", fix=fix)
     scale = max(1.0, float(np.abs(mats).max()) ** 2)
     for g in group.generators or (0,):
         off = np.abs(mats[g] @ mats - mats[group.table[g]]).max(axis=(1, 2))
-        if off.max() > _TOLERANCE * scale:
+        if not off.max() <= _TOLERANCE * scale:
             got = f"M[{g}] @ M[{off.argmax()}] off by {off.max():.2g} from M[{group.table[g, off.argmax()]}]"
             fix = "The matrices may belong to another group, or be in another order than its elements."
             raise refusal("mats", expected=f"a representation of {group.label}", got=got, fix=fix)
@@ -76,7 +78,8 @@ def trivial(group: Group, /, dim: int | None = None) -> Representation:
         >>> reps.trivial(groups.cyclic(5))(3, jnp.ones((2, 7))).shape
         (2, 7)
     """
-    return Representation(group, Identity(dim), label="trivial")
+    dim = None if dim is None else positive_integer(dim, "dim")
+    return Representation(any_group(group), Identity(dim), label="trivial")
 
 
 def permutation(group: FiniteGroup, /, perms: Any = None) -> Representation:
@@ -97,7 +100,7 @@ def permutation(group: FiniteGroup, /, perms: Any = None) -> Representation:
         >>> reps.permutation(groups.symmetric(4)).dim
         4
     """
-    if perms is None and group.permutations is None:
+    if perms is None and finite_group(group).permutations is None:
         fix = f"{group.label} is not a group of permutations; build it with `groups.from_permutations`, or pass some."
         raise refusal("perms", expected="given", got="nothing", fix=fix)
     perms = group.permutations if perms is None else perms
@@ -112,7 +115,7 @@ def regular(group: FiniteGroup, /) -> Representation:
         >>> reps.regular(groups.symmetric(3))
         <regular of symmetric(3) on 6 channels>
     """
-    return Representation(group, Permutations(sources_of(group, group.table)), label="regular")
+    return Representation(group, Permutations(sources_of(group, finite_group(group).table)), label="regular")
 
 
 def sign(group: FiniteGroup, /, signs: Any = None) -> Representation:
@@ -131,13 +134,14 @@ def sign(group: FiniteGroup, /, signs: Any = None) -> Representation:
         >>> reps.sign(groups.symmetric(3)).channels.matrices(6)[:, 0, 0].tolist()
         [1.0, -1.0, -1.0, 1.0, 1.0, -1.0]
     """
+    finite_group(group)
     if signs is None:
         choices = [sigma for sigma in group.irreps()[1:] if sigma.shape[1] == 1 and np.isrealobj(sigma)]
         if len(choices) != 1:
             fix = "Pass 1 or −1 for each element."
             raise refusal("signs", expected="given", got=f"nothing, with {len(choices)} of them to choose", fix=fix)
         return Representation(group, matrix(group, choices[0]).channels, label="sign")
-    signs = np.asarray(signs)
+    signs = _numbers(signs, "signs")
     if signs.shape != (group.order,) or not np.isin(signs, (-1, 1)).all():
         fix = "Pass them in the order of the elements."
         raise refusal("signs", expected=f"{group.order} numbers, 1 or −1", got=signs.tolist(), fix=fix)
@@ -146,7 +150,8 @@ def sign(group: FiniteGroup, /, signs: Any = None) -> Representation:
 
 def sources_of(group: FiniteGroup, perms: Any) -> Table:
     """Where each entry comes from under each permutation, after checking that they represent the group."""
-    perms = np.asarray(perms)
+    finite_group(group)
+    perms = _numbers(perms, "perms")
     if perms.ndim != 2 or len(perms) != group.order or (np.sort(perms, axis=1) != np.arange(perms.shape[1])).any():
         got = f"shape {perms.shape}" if perms.shape[:1] != (group.order,) else "rows that repeat an entry"
         fix = "Pass one list of images for each element: where 0, 1, … go."
@@ -161,17 +166,21 @@ def sources_of(group: FiniteGroup, perms: Any) -> Table:
 
 
 def _continuous(group: ContinuousGroup, fn: Callable) -> Representation:
+    fix = f"It is given a matrix of {group} and returns the matrix that acts."
     with jax.ensure_compile_time_eval():
-        shape = np.shape(fn(jnp.eye(group.n)))
+        shape = np.shape(function(fn, "mats", fix=fix)(jnp.eye(group.n)))
     if len(shape) != 2 or shape[0] != shape[1]:
-        fix = f"It is given a matrix of {group} and returns the matrix that acts."
         raise refusal("mats", expected="a function to square matrices", got=f"shape {shape}", fix=fix)
     channels = MatrixFunction(fn, shape[0])
     error = _measure.homomorphism_error(group, channels, GridAction(()), pairs=3)
-    if error > _TOLERANCE * max(1, shape[0]):
+    if not error <= _TOLERANCE * max(1, shape[0]):
         fix = "Check that fn(A @ B) = fn(A) @ fn(B)."
         raise refusal("mats", expected=f"a representation of {group}", got=f"products off by {error:.2g}", fix=fix)
     return Representation(group, channels, label="matrix")
+
+
+def _numbers(value: Any, argument: str) -> np.ndarray:
+    return np.asarray(real_array(value, argument, fix="Pass one entry for each element.", or_complex=True))
 
 
 def _itself(R: jax.Array) -> jax.Array:

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from ntk_equiv._check import one_of, refusal
+from ntk_equiv._check import function, is_listed, one_of, refusal
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._dense import check_axes
 from ntk_equiv.stax._graph_input import check_adjacency
@@ -97,8 +97,7 @@ def Aggregate(
     """
     check_axes(batch_axis, channel_axis)
     one_of(implementation, ("DENSE",), "implementation")
-    axes = (aggregate_axis,) if isinstance(aggregate_axis, int) else aggregate_axis
-    aggregation = NeighbourSum(None if axes is None else tuple(axes), to_dense)
+    aggregation = NeighbourSum(_node_axes(aggregate_axis), function(to_dense, "to_dense"))
 
     def apply(params: tuple, x: Array, *, pattern: Any = None, **kwargs: Any) -> Array:
         if pattern is None:
@@ -111,6 +110,16 @@ def Aggregate(
         return jnp.moveaxis(summed, tuple(range(-count, 0)), nodes)
 
     return network(lambda key, shape: (shape, ()), apply, aggregation)
+
+
+def _node_axes(axes: Any) -> tuple[int, ...] | None:
+    if axes is None:
+        return None
+    listed = (axes,) if isinstance(axes, int) else axes
+    if not is_listed(listed) or not listed or any(not isinstance(a, int) or a in (0, -1) for a in listed):
+        fix = "Leave it out for all axes between the first, of samples, and the last, of channels."
+        raise refusal("aggregate_axis", expected="axes that hold nodes", got=repr(axes), fix=fix)
+    return tuple(listed)
 
 
 def _no_graph() -> Exception:

@@ -160,6 +160,7 @@ def serial(*layers: Network) -> Network:
         return shape, params
 
     def apply(params: Any, x: Any, *, rng: Any = None, **kwargs: Any) -> Any:
+        params = _of_each(params, len(layers))
         for (_, apply_layer, _), layer_params, key in zip(layers, params, _keys(rng, len(layers)), strict=True):
             x = apply_layer(layer_params, x, rng=key, **kwargs)
         return x
@@ -178,9 +179,11 @@ def parallel(*layers: Network) -> Network:
         [[2.]]
     """
     rules = rules_of(layers)
+    if not rules:
+        raise refusal("layers", expected="one for each branch", got="none", fix="Pass at least one.")
 
     def init(key: jax.Array, shapes: Any) -> tuple:
-        if not isinstance(shapes[0], tuple | list):
+        if not isinstance(shapes, tuple | list) or not isinstance(shapes[0], tuple | list):
             fix = "Put `FanOut` right before `parallel`."
             raise refusal("input_shape", expected="one shape for each branch", got=shapes, fix=fix)
         keys, shapes = jax.random.split(key, len(layers)), _branches(tuple(shapes), len(layers))
@@ -188,6 +191,7 @@ def parallel(*layers: Network) -> Network:
         return [shape for shape, _ in results], [params for _, params in results]
 
     def apply(params: Any, xs: Any, *, rng: Any = None, **kwargs: Any) -> Any:
+        params, xs = _of_each(params, len(layers)), _branches(tuple(xs), len(layers))
         arguments = zip(layers, params, xs, _keys(rng, len(layers)), strict=True)
         return [layer[1](p, x, rng=key, **kwargs) for layer, p, x, key in arguments]
 
@@ -250,6 +254,15 @@ def _branches(value: Any, count: int) -> tuple:
             fix="Let `FanOut` make as many branches as `parallel` has layers.",
         )
     return value
+
+
+def _of_each(params: Any, count: int) -> Any:
+    """`params`, if they are those of so many layers."""
+    if not isinstance(params, tuple | list) or len(params) != count:
+        got = f"{len(params)} entries" if isinstance(params, tuple | list) else type(params).__name__
+        fix = "Pass what `init_fn` of the same network returned as its second value, then the inputs."
+        raise refusal("params", expected=f"the parameters of {count} layers", got=got, fix=fix)
+    return params
 
 
 def _keys(rng: Any, count: int) -> Any:

@@ -21,7 +21,7 @@ from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
 from ntk_equiv.stax._dense import variance
 from ntk_equiv.stax._network import Network, network
-from ntk_equiv.stax._parameterization import Parameterization
+from ntk_equiv.stax._parameterization import Parameterization, weights
 from ntk_equiv.stax._rule import Trace, Trainable, rule, static
 from ntk_equiv.stax._state import Need, Pairs, Points, materialize
 from ntk_equiv.stax._window import Window
@@ -98,11 +98,12 @@ def Conv(
     _check_dimension_numbers(dimension_numbers, len(window.shape))
 
     def init(key: jax.Array, input_shape: tuple[int, ...]) -> tuple:
+        grid = window.output(tuple(input_shape[1:-1]))
         params = form.draw(key, (*window.shape, input_shape[-1], outputs), W_std, b_std)
-        return (input_shape[0], *window.output(tuple(input_shape[1:-1])), outputs), params
+        return (input_shape[0], *grid, outputs), params
 
     def apply(params: tuple, x: Array, **kwargs: Any) -> Array:
-        W, b = params
+        W, b = weights(params, x)
         y = convolve(window.padded(x, 1), W, window.strides)
         return form.output(y, b, x.shape[-1] * math.prod(window.shape), W_std, b_std)
 
@@ -112,9 +113,9 @@ def Conv(
 def _check_dimension_numbers(dimension_numbers: tuple[str, str, str] | None, rank: int) -> None:
     if dimension_numbers is None:
         return
-    lhs, rhs, out = dimension_numbers
-    axes = lhs[1:-1]
-    if not (lhs == out == f"N{axes}C" and rhs == f"{axes}IO" and len(axes) == rank):
+    lhs = dimension_numbers[0] if isinstance(dimension_numbers, tuple | list) and dimension_numbers else None
+    axes = lhs[1:-1] if isinstance(lhs, str) else ""
+    if len(axes) != rank or tuple(dimension_numbers) != (f"N{axes}C", f"{axes}IO", f"N{axes}C"):
         raise refusal(
             "dimension_numbers",
             expected='samples first and channels last, such as ("NHWC", "HWIO", "NHWC")',

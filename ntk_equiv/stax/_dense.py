@@ -17,11 +17,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import positive_integer, refusal, scalar
 from ntk_equiv._typing import Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, network
-from ntk_equiv.stax._parameterization import Parameterization
+from ntk_equiv.stax._parameterization import Parameterization, weights
 from ntk_equiv.stax._rule import Trace, Trainable, rule, static
 from ntk_equiv.stax._state import VARIANCE, Need, Pairs, Points, safe_sqrt
 
@@ -118,7 +118,7 @@ def Dense(
         return (*input_shape[:-1], outputs), params
 
     def apply(params: tuple, x: jax.Array, **kwargs: Any) -> jax.Array:
-        W, b = params
+        W, b = weights(params, x)
         return form.output(x @ W, b, x.shape[-1], W_std, b_std)
 
     return network(init, apply, Affine(*variances, outputs, form))
@@ -137,8 +137,4 @@ def check_axes(batch_axis: int, channel_axis: int) -> None:
 
 def variance(std: Any, argument: str) -> Any:
     """The square of a standard deviation, if that is one real number (or `None`, for no bias)."""
-    if std is None and argument == "b_std":
-        return None
-    if isinstance(std, bool) or std is None or jnp.ndim(std) != 0 or jnp.iscomplexobj(std):
-        raise refusal(argument, expected="one real number", got=repr(std), fix="Pass a float, or a JAX scalar.")
-    return std**2
+    return None if std is None and argument == "b_std" else scalar(std, argument) ** 2

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import function, refusal
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
@@ -72,14 +72,16 @@ def Elementwise(
         >>> print(*kernel_fn(jnp.ones((1, 1))))  # E[u⁴] = 3, and 3 + E[(2u)²]
         [[3.]] [[7.]]
     """
-    _check_callable(fn=fn, nngp_fn=nngp_fn, d_nngp_fn=d_nngp_fn)
+    for given, argument in ((fn, "fn"), (nngp_fn, "nngp_fn"), (d_nngp_fn, "d_nngp_fn")):
+        if given is not None:
+            function(given, argument)
     if nngp_fn is None and (fn is None or d_nngp_fn is not None):
         got = "nothing to apply" if d_nngp_fn is None else "`d_nngp_fn` alone"
         fix = "`fn` makes a finite network, `nngp_fn` its kernels; pass at least one of the two."
         raise refusal("fn, nngp_fn", expected="given", got=got, fix=fix)
-    for function, argument in ((nngp_fn, "nngp_fn"), (d_nngp_fn, "d_nngp_fn")):
-        if function is not None:
-            _check_scalar(function, argument)
+    for given, argument in ((nngp_fn, "nngp_fn"), (d_nngp_fn, "d_nngp_fn")):
+        if given is not None:
+            _check_scalar(given, argument)
     return without_parameters(lambda shape: shape, _applied(fn), GivenDual(nngp_fn, d_nngp_fn))
 
 
@@ -104,13 +106,6 @@ def _applied(fn: Callable | None) -> Callable:
         return y
 
     return apply
-
-
-def _check_callable(**functions: Any) -> None:
-    for argument, function in functions.items():
-        if function is not None and not callable(function):
-            fix = "Pass the function itself."
-            raise refusal(argument, expected="a function", got=repr(function), fix=fix, kind=TypeError)
 
 
 def _check_scalar(function: Callable, argument: str) -> None:

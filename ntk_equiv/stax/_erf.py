@@ -11,11 +11,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ntk_equiv._check import scalar
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._arc import arcsin
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import DualActivation, rule
+from ntk_equiv.stax._state import in_precision
 
 
 @rule
@@ -30,6 +32,11 @@ class ErrorFunction(DualActivation):
     def certificate(self) -> Certificate:
         """Smooth, and the signs of its Hermite coefficients do not depend on the variance."""
         return EVERYTHING
+
+    def value(self, x: Array) -> Array:
+        """The activation itself."""
+        a, b, c = (in_precision(p, x) for p in (self.a, self.b, self.c))
+        return a * jax.scipy.special.erf(b * x) + c
 
     def factors(self, q: Array) -> dict[str, Array]:
         return {"q": q, "scale": jax.lax.rsqrt(1 + 2 * jnp.asarray(self.b, q.dtype) ** 2 * q)}
@@ -60,9 +67,8 @@ def Erf(a: Scalar = 1.0, b: Scalar = 1.0, c: Scalar = 0.0) -> Network:
         >>> print(kernel_fn(jnp.array([[0.5**0.5]]), None, "nngp").round(6))  # 2/π · arcsin(1/2)
         [[0.333333]]
     """
-    return without_parameters(
-        lambda shape: shape, lambda x: a * jax.scipy.special.erf(b * x) + c, ErrorFunction(a, b, c)
-    )
+    erf = ErrorFunction(scalar(a, "a"), scalar(b, "b"), scalar(c, "c"))
+    return without_parameters(lambda shape: shape, erf.value, erf)
 
 
 def Sigmoid_like() -> Network:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._check import boolean, refusal, scalar
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, without_parameters
@@ -63,8 +63,9 @@ def ExpNormalized(gamma: Scalar = 1, shift: Scalar = -1, do_clip: bool = False) 
         [[1.     0.3679]
          [0.3679 1.    ]]
     """
-    if is_concrete(gamma) and not gamma >= 0:
-        raise refusal("gamma", expected="at least 0", got=gamma, fix="A negative one makes the kernels indefinite.")
+    scalar(gamma, "gamma", at_least=0, fix="A negative one makes the kernels indefinite.")
+    scalar(shift, "shift")
+    boolean(do_clip, "do_clip")
     return without_parameters(lambda shape: shape, _no_function, NormalizedExponential(gamma, shift))
 
 

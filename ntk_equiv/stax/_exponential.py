@@ -8,10 +8,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from ntk_equiv._check import scalar
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import DualActivation, rule
+from ntk_equiv.stax._state import in_precision
 
 
 @rule
@@ -25,6 +27,11 @@ class Exponential(DualActivation):
     def certificate(self) -> Certificate:
         """The exponential series of b² √(q q') times the cosine has positive coefficients."""
         return EVERYTHING
+
+    def value(self, x: Array) -> Array:
+        """The activation itself."""
+        a, b = (in_precision(p, x) for p in (self.a, self.b))
+        return a * jnp.exp(b * x)
 
     def second_moment(self, q: Array) -> Array:
         a, b = (jnp.asarray(p, q.dtype) for p in (self.a, self.b))
@@ -51,4 +58,5 @@ def Exp(a: Scalar = 1, b: Scalar = 1) -> Network:
         >>> print(kernel_fn(jnp.array([[1.0]]), jnp.array([[-1.0]]), "nngp"))  # E[eᵘ e⁻ᵘ]
         [[1.]]
     """
-    return without_parameters(lambda shape: shape, lambda x: a * jnp.exp(b * x), Exponential(a, b))
+    exponential = Exponential(scalar(a, "a"), scalar(b, "b"))
+    return without_parameters(lambda shape: shape, exponential.value, exponential)

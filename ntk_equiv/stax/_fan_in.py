@@ -272,6 +272,10 @@ def _check_equal_grids(points: tuple[Points, ...]) -> None:
 def _check_terms(points: tuple[Points, ...], name: str) -> None:
     _check_several(points, name)
     _check_equal_grids(points)
+    widths = [p.channels for p in points]
+    if len(set(widths) - {None}) > 1:
+        fix = "Branches are combined channel by channel: let them end with layers of one width."
+        raise refusal("layers", expected="branches of equal width", got=f"widths {widths}", fix=fix)
     if sum(not p.gaussian for p in points) > 1:
         raise refusal(
             "layers",

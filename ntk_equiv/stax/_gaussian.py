@@ -11,10 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ntk_equiv._check import scalar
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import DualActivation, rule
+from ntk_equiv.stax._state import in_precision
 
 
 @rule
@@ -28,6 +30,11 @@ class Bell(DualActivation):
     def certificate(self) -> Certificate:
         """1/√(1 − z²) is a power series in z² with positive coefficients, and z is proportional to the cosine."""
         return EVERYTHING
+
+    def value(self, x: Array) -> Array:
+        """The activation itself."""
+        a, b = (in_precision(p, x) for p in (self.a, self.b))
+        return a * jnp.exp(b * x**2)
 
     def factors(self, q: Array) -> dict[str, Array]:
         return {"q": q, "scale": jax.lax.rsqrt(1 - 2 * jnp.asarray(self.b, q.dtype) * q)}
@@ -58,4 +65,5 @@ def Gaussian(a: Scalar = 1, b: Scalar = -1) -> Network:
         >>> print(kernel_fn(jnp.array([[2**0.5]]), None, "nngp").round(6))  # 1 / √(1 + 4 · 2)
         [[0.333333]]
     """
-    return without_parameters(lambda shape: shape, lambda x: a * jnp.exp(b * x**2), Bell(a, b))
+    bell = Bell(scalar(a, "a"), scalar(b, "b"))
+    return without_parameters(lambda shape: shape, bell.value, bell)

@@ -9,6 +9,7 @@ With s = 1/√(1 + q), z = k s s' and Δ = √((1 + q)(1 + q') − k²) = √(1 
 import jax
 import jax.numpy as jnp
 
+from ntk_equiv._check import boolean
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._arc import arcsin
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
@@ -53,6 +54,7 @@ def Gelu(approximate: bool = False) -> Network:
         >>> print(apply_fn((), jnp.array([[0.0, 10.0]])))
         [[ 0. 10.]]
     """
+    approximate = boolean(approximate, "approximate")
     return without_parameters(
         lambda shape: shape, lambda x: jax.nn.gelu(x, approximate=approximate), GaussianErrorUnit()
     )

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from ntk_equiv._check import floating, refusal
+from ntk_equiv._check import floating, real_array, refusal
 from ntk_equiv._typing import Array
 
 
@@ -29,7 +29,7 @@ class Graph(NamedTuple):
     def of(cls, nodes: Any, adjacency: Any) -> "Graph":
         """A checked graph; an adjacency `[nodes, nodes]` without sample axis is shared by all samples."""
         nodes = floating(nodes, "nodes")
-        graph = with_own_adjacency(cls(nodes, jnp.asarray(adjacency, nodes.dtype)))
+        graph = with_own_adjacency(cls(nodes, jnp.asarray(real_array(adjacency, "adjacency"), nodes.dtype)))
         if graph.adjacency.ndim == 2 * nodes.ndim - 3:
             check_adjacency(graph.adjacency, nodes.shape[0], nodes.shape[1:-1])
         return graph
@@ -37,7 +37,7 @@ class Graph(NamedTuple):
 
 def with_own_adjacency(graph: Graph) -> Graph:
     """`graph` with one adjacency for each sample, also where one was given for all."""
-    nodes, adjacency = floating(graph.nodes, "nodes"), jnp.asarray(graph.adjacency)
+    nodes, adjacency = floating(graph.nodes, "nodes"), jnp.asarray(real_array(graph.adjacency, "adjacency"))
     if adjacency.ndim == 2 * (nodes.ndim - 2):
         adjacency = jnp.broadcast_to(adjacency, nodes.shape[:1] + adjacency.shape)
     return Graph(nodes, adjacency)

@@ -35,7 +35,7 @@ from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._conv import Convolution
 from ntk_equiv.stax._dense import variance
 from ntk_equiv.stax._network import Network, network, without_parameters
-from ntk_equiv.stax._parameterization import NTK
+from ntk_equiv.stax._parameterization import NTK, weights
 from ntk_equiv.stax._rule import Linear, Trace, needs_all_positions, rule, static
 from ntk_equiv.stax._square import ORDERS, SquareGroup
 from ntk_equiv.stax._state import Need, Pairs, Points
@@ -220,14 +220,13 @@ def _group_conv(
         return (input_shape[0], *grid, out_chan), (W, b)
 
     def apply(params: tuple, x: Array, **kwargs: Any) -> Array:
-        W, b = params
+        W, b = weights(params, x)
         grid = _output_grid(convolution, x.shape[1:-1])
         fan_in = math.prod(W.shape[:-1])
         filters = _in_all_orientations(W, group).reshape(*window.shape, -1, group.order * out_chan)
         x = x.reshape(*x.shape[:3], math.prod(x.shape[3:]))
         y = convolve(window.padded(x, 1), filters, window.strides)
-        y = W_std / fan_in**0.5 * y.reshape(x.shape[0], *grid, out_chan)
-        return y if b is None else y + b_std * b.reshape(1, 1, 1, 1, out_chan)
+        return NTK.output(y.reshape(x.shape[0], *grid, out_chan), b, fan_in, W_std, b_std)
 
     return network(init, apply, convolution)
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ntk_equiv._check import floating, one_of, positive_integer, refusal
+from ntk_equiv._check import canonical_get, floating, positive_integer, real_array, refusal, same_shape
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, Get, Inputs, Kernel
 from ntk_equiv.stax._arc import SNAP, snapped
@@ -66,7 +66,7 @@ class KernelFn:
         Returns:
             One array for a single name; a named tuple for several.
         """
-        left_pattern, right_pattern = (None, None) if pattern is None else pattern
+        left_pattern, right_pattern = _two_patterns(pattern)
         x1 = check_inputs(as_graph(x1, left_pattern), "x1")
         if x2 is not None:
             x2 = check_inputs(as_graph(x2, right_pattern), "x2")
@@ -117,6 +117,8 @@ class KernelFn:
                 got="a network with convolutions, pooling, graphs or dropout",
                 fix="Evaluate it on inputs instead: its kernel is no function of norms and cosine.",
             )
+        q1, q2, cosine = (real_array(v, name) for v, name in ((q1, "q1"), (q2, "q2"), (cosine, "cosine")))
+        same_shape(q1=q1, q2=q2, cosine=cosine)
         q1, q2, cosine = jnp.broadcast_arrays(q1, q2, cosine)
         return _radial(self.rule, q1, q2, cosine, self.features, canonical_get(get))
 
@@ -149,6 +151,9 @@ def check_inputs(x: Inputs, argument: str) -> Inputs:
             got=f"shape {x.shape}",
             fix=f"For one sample use `{argument}[None]`; for scalar features use `{argument}[:, None]`.",
         )
+    if 0 in x.shape[1:]:
+        fix = "Kernels are means over features and positions, of which there must be some."
+        raise refusal(argument, expected="samples that are not empty", got=f"shape {x.shape}", fix=fix)
     return x
 
 
@@ -164,13 +169,14 @@ def check_same_features(x1: Inputs, x2: Inputs) -> None:
         )
 
 
-def canonical_get(get: Get) -> str | tuple[str, ...]:
-    """`get` as one name or a tuple of names, checked."""
-    if get is None:
-        return ("nngp", "ntk")
-    if isinstance(get, str):
-        return str(one_of(get, ("nngp", "ntk"), "get"))
-    return tuple(one_of(name, ("nngp", "ntk"), "get") for name in get)
+def _two_patterns(pattern: Any) -> tuple[Any, Any]:
+    """The adjacencies of both sides, from neural-tangents' keyword."""
+    if pattern is None:
+        return None, None
+    if not isinstance(pattern, tuple | list) or len(pattern) != 2:
+        fix = "Pass `(pattern1, pattern2)`, the second `None` where `x2` is; or a `Graph` as `x1`."
+        raise refusal("pattern", expected="the adjacencies of `x1` and `x2`", got=type(pattern).__name__, fix=fix)
+    return pattern[0], pattern[1]
 
 
 def select(kernel: Kernel, get: str | tuple[str, ...]) -> Any:

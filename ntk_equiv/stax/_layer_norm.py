@@ -14,13 +14,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._check import is_listed, refusal, scalar
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, NOTHING_BUT_SMOOTH, Certificate
 from ntk_equiv.stax._dense import check_axes
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import Rule, Trace, rule, static
-from ntk_equiv.stax._state import VARIANCE, Need, Pairs, Points, inverse_root
+from ntk_equiv.stax._state import VARIANCE, Need, Pairs, Points, in_precision, inverse_root
 
 
 @rule
@@ -92,16 +92,23 @@ def LayerNorm(
         [[-1.  1.]]
     """
     check_axes(batch_axis, channel_axis)
-    if is_concrete(eps) and not eps >= 0:
-        raise refusal("eps", expected="zero or a positive number", got=eps, fix="Leave it out to have 1e-12.")
-    axes = (int(axis),) if isinstance(axis, int | np.integer) else tuple(axis)
+    scalar(eps, "eps", at_least=0, fix="It is zero or a positive number; leave it out to have 1e-12.")
+    axes = _as_axes(axis)
 
     def apply(x: Array) -> Array:
         together = normalized_axes(axes, x.ndim)
         mean, variance = jnp.mean(x, together, keepdims=True), jnp.var(x, together, keepdims=True)
-        return (x - mean) / jnp.sqrt(variance + eps)
+        return (x - mean) / jnp.sqrt(variance + in_precision(eps, x))
 
     return without_parameters(lambda shape: shape, apply, Normalization(eps, axes))
+
+
+def _as_axes(axis: Any) -> tuple[int, ...]:
+    axes = (axis,) if isinstance(axis, int | np.integer) else axis
+    if not is_listed(axes) or not len(axes) or any(not isinstance(a, int | np.integer) for a in axes):
+        fix = "Leave it out for the channels; (1, 2, -1) normalises images over their pixels too."
+        raise refusal("axis", expected="the number of an axis, or a tuple of such", got=repr(axis), fix=fix)
+    return tuple(int(a) for a in axes)
 
 
 def normalized_axes(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:

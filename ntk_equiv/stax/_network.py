@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ntk_equiv._check import refusal
+import numpy as np
+
+from ntk_equiv._check import floating, random_key, refusal
 from ntk_equiv._typing import ApplyFn, InitFn
 from ntk_equiv.stax._graph_input import Graph, with_own_adjacency
 from ntk_equiv.stax._kernel_fn import KernelFn
@@ -36,15 +38,32 @@ class Network(NamedTuple):
 def network(init: Callable, apply: Callable, rule: Rule) -> Network:
     """Bundle a finite layer and its rule.
 
-    `apply(params, x, *, pattern)` sees arrays only; samples that are graphs arrive as nodes and `pattern`.
+    `apply(params, x, *, pattern)` sees arrays only; samples that are graphs arrive as nodes and `pattern`. What a rule
+    for several branches is given is checked by the layers inside.
     """
+
+    def init_fn(key: Any, input_shape: Any) -> Any:
+        random_key(key)
+        return init(key, input_shape if rule.takes_branches else _input_shape(input_shape))
 
     def apply_fn(params: Any, x: Any, *, pattern: Any = None, **kwargs: Any) -> Any:
         if isinstance(x, Graph):
             x, pattern = with_own_adjacency(x)
+        elif not rule.takes_branches:
+            x = floating(x, "x")
         return apply(params, x, pattern=pattern, **kwargs)
 
-    return Network(init, apply_fn, KernelFn(rule))
+    return Network(init_fn, apply_fn, KernelFn(rule))
+
+
+def _input_shape(shape: Any) -> tuple[int, ...]:
+    """`shape` as a tuple, if it is that of inputs: any number of samples, then positive numbers."""
+    given = tuple(shape) if isinstance(shape, tuple | list) else ()
+    whole = all(isinstance(size, int | np.integer) for size in given)
+    if len(given) < 2 or not whole or min(given[1:]) < 1:
+        fix = "Pass the shape of the inputs, `x.shape`; the number of samples may be -1, as in (-1, 3)."
+        raise refusal("input_shape", expected="(samples, ..., features)", got=repr(shape), fix=fix)
+    return given
 
 
 def without_parameters(output_shape: Callable, function: Callable, rule: Rule) -> Network:

@@ -21,8 +21,9 @@ from typing import Any
 
 import jax
 
-from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv._check import one_of, positive_integers, refusal
 from ntk_equiv._typing import Array
+from ntk_equiv.stax._state import in_precision
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,10 @@ class Parameterization:
     def of(cls, name: str, s: Sequence[int]) -> "Parameterization":
         """A checked parameterization."""
         standard = one_of(str(name).lower(), ("ntk", "standard"), "parameterization") == "standard"
-        if len(s) != 2:
+        factors = positive_integers(s, "s", fix="Pass two factors, such as (1, 1).")
+        if len(factors) != 2:
             raise refusal("s", expected="two factors, for input and output", got=s, fix="Pass for example (1, 1).")
-        into, out = (positive_integer(factor, "s") for factor in s)
+        into, out = factors
         if not standard and (into, out) != (1, 1):
             fix = 'Widths are scaled in standard parameterization alone: parameterization="standard".'
             raise refusal("s", expected="(1, 1) in NTK parameterization", got=tuple(s), fix=fix)
@@ -63,11 +65,23 @@ class Parameterization:
 
     def output(self, product: Array, b: Array | None, fan_in: int, W_std: Any, b_std: Any) -> Array:
         """The output of a layer, from the product of inputs and weights."""
-        y = product / self.s[0] ** 0.5 if self.standard else W_std / fan_in**0.5 * product
+        y = product / self.s[0] ** 0.5 if self.standard else in_precision(W_std, product) / fan_in**0.5 * product
         if b is None:
             return y
         b = b.reshape((1,) * (y.ndim - 1) + b.shape)
-        return y + b if self.standard else y + b_std * b
+        return y + b if self.standard else y + in_precision(b_std, b) * b
 
 
 NTK = Parameterization()
+
+
+def weights(params: Any, x: Array) -> tuple[Array, Array | None]:
+    """Weights and biases of a layer, if they are those of one, made for inputs such as `x`."""
+    if not isinstance(params, tuple | list) or len(params) != 2:
+        fix = "Pass what `init_fn` of the same network returned as its second value, then the inputs."
+        raise refusal("params", expected="weights and biases", got=type(params).__name__, fix=fix)
+    W, b = params
+    if x.ndim == 0 or x.shape[-1] != W.shape[-2]:
+        fix = "The last axis counts the features, as in the shape that `init_fn` was given."
+        raise refusal("x", expected=f"inputs of {W.shape[-2]} features", got=f"shape {x.shape}", fix=fix)
+    return W, b

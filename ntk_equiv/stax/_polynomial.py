@@ -18,7 +18,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import real_number, refusal
+from ntk_equiv._check import is_listed, real_number, refusal
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
@@ -95,7 +95,7 @@ def Polynomial(coef: Sequence[float]) -> Network:
         >>> kernel_fn.certificate.nonnegative  # 1 and 2, its even powers, have the same sign
         True
     """
-    coef = tuple(real_number(c, "coef") for c in np.asarray(coef).tolist()) if np.ndim(coef) == 1 else ()
+    coef = tuple(real_number(c, "coef") for c in coef) if is_listed(coef) else ()
     if not 1 <= len(coef) <= LARGEST_DEGREE + 1:
         fix = f"List the coefficients up to the largest power, which may be {LARGEST_DEGREE}, lowest power first."
         raise refusal("coef", expected="a sequence of numbers", got=f"{len(coef)} coefficients", fix=fix)

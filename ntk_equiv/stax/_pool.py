@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 
+from ntk_equiv._check import boolean, refusal
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._dense import check_axes
 from ntk_equiv.stax._network import Network, without_parameters
@@ -173,8 +174,10 @@ def Flatten(batch_axis: int = 0, batch_axis_out: int = 0) -> Network:
         >>> print(kernel_fn(jnp.ones((1, 2, 2, 1)), None, "nngp"))
         [[1.]]
     """
-    check_axes(batch_axis, -1)
-    check_axes(batch_axis_out, -1)
+    if batch_axis != 0 or batch_axis_out != 0:
+        fix = "Move the axes of the inputs with `jnp.moveaxis`."
+        got = f"{batch_axis} and {batch_axis_out}"
+        raise refusal("batch_axis, batch_axis_out", expected="0 and 0: samples first", got=got, fix=fix)
     return without_parameters(
         lambda shape: (shape[0], math.prod(shape[1:])),
         lambda x: x.reshape(x.shape[0], math.prod(x.shape[1:])),
@@ -194,7 +197,7 @@ def _window_pool(
     check_axes(batch_axis, channel_axis)
     window = Window.of(shape, strides, padding, "window_shape")
     # On a torus there are no edges.
-    pool = WindowPool(window, average, normalize_edges and padding != "CIRCULAR")
+    pool = WindowPool(window, average, boolean(normalize_edges, "normalize_edges") and padding != "CIRCULAR")
     return without_parameters(lambda s: (s[0], *window.output(tuple(s[1:-1])), s[-1]), pool.apply, pool)
 
 

@@ -20,10 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ntk_equiv._check import one_of, positive_integer, real_number, refusal
+from ntk_equiv._check import function, one_of, positive_integer, real_number, refusal
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._rule import rule, static
-from ntk_equiv.stax._state import Points
+from ntk_equiv.stax._state import Points, in_precision
 
 
 @rule
@@ -41,6 +41,8 @@ class Embedding:
         """A checked embedding."""
         kind = one_of(getattr(kind, "value", kind), ("NONE", "SUM", "CONCAT"), "pos_emb_type")
         channels = None if channels is None else positive_integer(channels, "n_chan_pos_emb")
+        if decay_fn is not None:
+            function(decay_fn, "pos_emb_decay_fn")
         return cls(variance, kind, real_number(p_norm, "pos_emb_p_norm"), decay_fn, channels)
 
     def width(self, inputs: int) -> int:
@@ -83,7 +85,7 @@ class Embedding:
         noise = noise.reshape(x.shape[1], noise.shape[-1])
         if self.decay_fn is not None:
             noise = jnp.asarray(_root(grid, self.p_norm, self.decay_fn), x.dtype) @ noise
-        e = jnp.broadcast_to((std * noise)[None], (*x.shape[:2], noise.shape[-1]))
+        e = jnp.broadcast_to((in_precision(std, noise) * noise)[None], (*x.shape[:2], noise.shape[-1]))
         return x + e if self.kind == "SUM" else jnp.concatenate([x, e], -1)
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import positive_integer
+from ntk_equiv._check import function, positive_integer
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._arc import gap_of
 from ntk_equiv.stax._certificate import Certificate
@@ -84,7 +84,8 @@ def ElementwiseNumerical(fn: Callable, deg: int, df: Callable | None = None) -> 
         [[0.432332]]
     """
     degree = positive_integer(deg, "deg")
-    derivative = df if df is not None else _elementwise_derivative(fn)
+    function(fn, "fn")
+    derivative = _elementwise_derivative(fn) if df is None else function(df, "df")
     return without_parameters(lambda shape: shape, fn, Quadrature(fn, derivative, degree))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._check import scalar
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, without_parameters
@@ -53,8 +53,7 @@ def Rbf(gamma: Scalar = 1.0) -> Network:
         >>> print(kernel_fn(jnp.array([[0.0]]), jnp.array([[0.0], [1.0]]), "nngp").round(6))  # 1 and e^(−1/2)
         [[1.       0.606531]]
     """
-    if is_concrete(gamma) and not gamma >= 0:
-        raise refusal("gamma", expected="at least 0", got=gamma, fix="It is 1 / (2 l²) for the length scale l.")
+    scalar(gamma, "gamma", at_least=0, fix="It is 1 / (2 l²) for the length scale l.")
 
     def function(x: Array) -> Array:
         return math.sqrt(2) * jnp.sin(jnp.sqrt(2 * jnp.asarray(gamma, x.dtype)) * x + math.pi / 4)

@@ -14,7 +14,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 
-from ntk_equiv._check import real_number
+from ntk_equiv._check import boolean, real_number
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._arc import arc_cosine_kernels, gap_of
 from ntk_equiv.stax._certificate import Certificate
@@ -82,6 +82,7 @@ def ABRelu(a: Scalar, b: Scalar, do_stabilize: bool = False) -> Network:
         [[-0.5  2. ]]
     """
     a, b = real_number(a, "a"), real_number(b, "b")
+    boolean(do_stabilize, "do_stabilize")
     return without_parameters(
         lambda shape: shape, lambda x: a * jnp.minimum(x, 0) + b * jnp.maximum(x, 0), PiecewiseLinear(a, b)
     )
@@ -108,7 +109,7 @@ def LeakyRelu(alpha: Scalar, do_stabilize: bool = False) -> Network:
         >>> print(apply_fn((), jnp.array([[-1.0, 1.0]])))
         [[-0.1  1. ]]
     """
-    return ABRelu(alpha, 1.0, do_stabilize)
+    return ABRelu(real_number(alpha, "alpha"), 1.0, do_stabilize)
 
 
 def Abs(do_stabilize: bool = False) -> Network:

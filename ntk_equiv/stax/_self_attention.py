@@ -8,13 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ntk_equiv._check import one_of, positive_integer
+from ntk_equiv._check import boolean, one_of, positive_integer
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._attention import MECHANISMS, FixedWeights, GaussianScores, NoKernels
 from ntk_equiv.stax._dense import check_axes, variance
 from ntk_equiv.stax._network import Network, network
 from ntk_equiv.stax._positional import Embedding
 from ntk_equiv.stax._rule import Rule
+from ntk_equiv.stax._state import in_precision
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,13 @@ class Heads:
         source = embedded if self.embedded_values else tokens
         k, v = (jnp.einsum("npc,hck->hnpk", t, W) for t, W in ((embedded, W_key), (source, W_value)))
         q = k if self.linear else jnp.einsum("npc,hck->hnpk", embedded, W_query)
-        scale = self.score_std / (embedded.shape[-1] * self.keys ** (1 if self.linear else 0.5))
+        scale = in_precision(self.score_std, x) / (embedded.shape[-1] * self.keys ** (1 if self.linear else 0.5))
         weights = MECHANISMS[self.mechanism](scale * jnp.einsum("hnpk,hnqk->hnpq", q, k))
         merged = jnp.einsum("hnpq,hnqv->npvh", weights, v).reshape(*tokens.shape[:2], self.values * self.heads)
-        y = self.value_std / (self.values * self.heads * source.shape[-1]) ** 0.5 * (merged @ W_out)
+        root = (self.values * self.heads * source.shape[-1]) ** 0.5
+        y = in_precision(self.value_std, x) / root * (merged @ W_out)
         y = y.reshape(*x.shape[:-1], self.out)
-        return y if b is None else y + self.b_std * b.reshape((1,) * (y.ndim - 1) + (self.out,))
+        return y if b is None else y + in_precision(self.b_std, b) * b.reshape((1,) * (y.ndim - 1) + (self.out,))
 
     def limit(self) -> Rule:
         """The kernels of infinitely many heads and channels."""
@@ -145,13 +147,13 @@ def GlobalSelfAttention(
         keys=positive_integer(n_chan_key, "n_chan_key"),
         values=positive_integer(n_chan_val, "n_chan_val"),
         heads=positive_integer(n_heads, "n_heads"),
-        linear=linear_scaling,
+        linear=boolean(linear_scaling, "linear_scaling"),
         score_std=W_query_std * W_key_std,
         value_std=W_out_std * W_value_std,
         b_std=b_std,
         mechanism=one_of(mechanism, tuple(MECHANISMS), "attention_mechanism"),
         embedding=Embedding.of(pos_emb_var, pos_emb_type, pos_emb_p_norm, pos_emb_decay_fn, n_chan_pos_emb),
         embedding_std=W_pos_emb_std,
-        embedded_values=val_pos_emb,
+        embedded_values=boolean(val_pos_emb, "val_pos_emb"),
     )
     return network(heads.init, heads.apply, heads.limit())

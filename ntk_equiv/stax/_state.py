@@ -168,6 +168,11 @@ def inverse_root(q: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return jnp.where(positive, lax.rsqrt(jnp.where(positive, q, 1)), 0)
 
 
+def in_precision(setting: Any, x: Array) -> Any:
+    """A hyperparameter such that it does not promote `x`: Python numbers as they are, others in the dtype of `x`."""
+    return setting if type(setting) in (int, float) else jnp.asarray(setting, x.dtype)
+
+
 def materialize(tree: Any, witness: Array) -> Any:
     """`tree`, computed and stored before anything that uses it is computed.
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from ntk_equiv._check import scalar
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import DualActivation, rule
+from ntk_equiv.stax._state import in_precision
 
 
 @rule
@@ -27,6 +29,11 @@ class Sinusoid(DualActivation):
     def certificate(self) -> Certificate:
         """Smooth; Hermite coefficients are those of the exponential times a phase that no variance changes."""
         return Certificate(dot_product=True, nonnegative=True, smooth=True)
+
+    def value(self, x: Array) -> Array:
+        """The activation itself."""
+        a, b, c = (in_precision(p, x) for p in (self.a, self.b, self.c))
+        return a * jnp.sin(b * x + c)
 
     def second_moment(self, q: Array) -> Array:
         a, b, c = (jnp.asarray(p, q.dtype) for p in (self.a, self.b, self.c))
@@ -54,7 +61,8 @@ def Sin(a: Scalar = 1.0, b: Scalar = 1.0, c: Scalar = 0.0) -> Network:
         >>> print(kernel_fn(jnp.ones((1, 1)), None, "nngp").round(6))  # (1 − e⁻²) / 2
         [[0.432332]]
     """
-    return without_parameters(lambda shape: shape, lambda x: a * jnp.sin(b * x + c), Sinusoid(a, b, c))
+    sine = Sinusoid(scalar(a, "a"), scalar(b, "b"), scalar(c, "c"))
+    return without_parameters(lambda shape: shape, sine.value, sine)
 
 
 def Cos(a: Scalar = 1.0, b: Scalar = 1.0, c: Scalar = 0.0) -> Network:
@@ -65,4 +73,4 @@ def Cos(a: Scalar = 1.0, b: Scalar = 1.0, c: Scalar = 0.0) -> Network:
         >>> print(apply_fn((), jnp.zeros((1, 1))))
         [[1.]]
     """
-    return Sin(a, b, c + math.pi / 2)
+    return Sin(a, b, scalar(c, "c") + math.pi / 2)

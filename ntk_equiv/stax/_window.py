@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax import lax
 
-from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv._check import one_of, positive_integers, refusal
 from ntk_equiv._typing import Array
 
 
@@ -25,10 +25,10 @@ class Window:
     @classmethod
     def of(cls, shape: Sequence[int], strides: Sequence[int] | None, padding: str, argument: str) -> "Window":
         """A checked window; strides default to one."""
-        shape = tuple(positive_integer(size, argument) for size in shape)
-        strides = (1,) * len(shape) if strides is None else tuple(positive_integer(s, "strides") for s in strides)
+        shape = positive_integers(shape, argument, fix="Give one size per spatial axis, such as (3, 3).")
+        fix = "Give one stride per spatial axis, or leave `strides` out."
+        strides = (1,) * len(shape) if strides is None else positive_integers(strides, "strides", fix=fix)
         if len(strides) != len(shape):
-            fix = "Give one stride per spatial axis, or leave `strides` out."
             raise refusal("strides", expected=f"of length {len(shape)}", got=strides, fix=fix)
         padding = getattr(padding, "value", padding)
         return cls(shape, strides, one_of(padding, ("VALID", "SAME", "CIRCULAR"), "padding"))

@@ -42,12 +42,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import function, refusal
 from ntk_equiv._gram import gram
 from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.reps import GridAction, Representation
-from ntk_equiv.theorems._ensembles import Ensemble, actions, moved_mean, time_axes
+from ntk_equiv.reps._given import representation
+from ntk_equiv.theorems._ensembles import Ensemble, actions, check_ensemble, moved_mean, time_axes
 from ntk_equiv.theorems._kernels import check_known, output_grid
 from ntk_equiv.theorems._violation import Violation, measured
 
@@ -98,7 +99,8 @@ def averaged_kernel(
         False
     """
     check_known((x1, x2), "x1")
-    group = _finite(rep_x)
+    group = _finite(representation(rep_x, "rep_x"))
+    function(group_kernel_fn, "group_kernel_fn")
     x2 = x1 if x2 is None else x2
     plain = gram(kernel_fn, x1, _orbit(rep_x, x2), tuple(KERNELS))
     on_group = gram(group_kernel_fn, _orbit(rep_x, x1), x2, tuple(KERNELS))
@@ -156,6 +158,8 @@ def augmentation_equivalence(augmented: Ensemble, convolutional: Ensemble, x: In
         >>> print(augmented.var(anywhere, 3.0).round(3), convolutional.var(anywhere, 3.0).round(3))
         [1.115] [0.276]
     """
+    for ens, argument in ((augmented, "augmented"), (convolutional, "convolutional")):
+        check_ensemble(ens, argument)
     rep_x, rep_y = actions(augmented, None, None)
     check_known(x, "x")
     group, axis = _finite(rep_x), time_axes(t)

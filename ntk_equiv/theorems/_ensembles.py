@@ -12,10 +12,10 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
-from ntk_equiv import reps
-from ntk_equiv._check import refusal
+from ntk_equiv._check import refusal, shown
 from ntk_equiv._typing import Inputs
 from ntk_equiv.reps import Representation
+from ntk_equiv.reps._given import actions_on_both
 from ntk_equiv.theorems._kernels import both_sides, check_known, output_grid
 from ntk_equiv.theorems._violation import Violation, measured, one_by_one
 
@@ -116,13 +116,17 @@ def time_axes(t: Any) -> int:
 
 def actions(ens: Ensemble, rep_x: Any, rep_y: Any) -> tuple[Representation, Representation]:
     """The actions that were given, or else those of the training data."""
+    check_ensemble(ens, "ens")
     if rep_x is None:
         rep_x, rep_y = ens.rep_x, ens.rep_y if rep_y is None else rep_y
     if rep_x is None:
         fix = "Train on `augment(x, y, rep_x, rep_y)`, or pass `rep_x` and `rep_y`."
         raise refusal("ens", expected="an ensemble on augmented data", got=repr(ens), fix=fix)
-    rep_y = reps.trivial(rep_x.group) if rep_y is None else rep_y
-    if rep_x.group != rep_y.group:
-        fix = "Points and outputs transform under the same group."
-        raise refusal("rep_y", expected=f"of {rep_x.group.label}", got=f"of {rep_y.group.label}", fix=fix)
-    return rep_x, rep_y
+    return actions_on_both(rep_x, rep_y)
+
+
+def check_ensemble(ens: Any, argument: str) -> None:
+    """Refuse what has no law to ask for."""
+    if not all(hasattr(ens, name) for name in ("rep_x", "rep_y", "mean", "cov")):
+        fix = "Make one with `InfiniteEnsemble(kernel_fn, train)`."
+        raise refusal(argument, expected="an ensemble", got=shown(ens), fix=fix, kind=TypeError)

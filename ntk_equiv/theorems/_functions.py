@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv import reps
-from ntk_equiv._check import refusal
+from ntk_equiv._check import arrays, function, refusal, scalar
 from ntk_equiv._typing import Inputs
 from ntk_equiv.reps import Representation
+from ntk_equiv.reps._given import actions_on_both
 from ntk_equiv.theorems._kernels import check_known
 from ntk_equiv.theorems._violation import Violation, measured, one_by_one
 
@@ -62,6 +62,9 @@ def assert_equivariant(
         largest entry, worst for r (element 1) at entry (0,). Allowed: ... of it.
     """
     check_known(x, "x")
+    arrays(x, "x")
+    function(fn, "fn")
+    tol = None if tol is None else scalar(tol, "tol", at_least=0, fix="It is relative to the largest value.")
     found, precision = _equivariance(fn, rep_x, rep_y, x, elements)
     tol = precision if tol is None else tol
     if not found.holds(tol):
@@ -74,13 +77,10 @@ def _equivariance(
 ) -> tuple[Violation, float]:
     """The record, and the tolerance that fits the precision."""
     statement = f"fn(ρ_X(g)x) = {'fn(x)' if rep_y is None else 'ρ_Y(g) fn(x)'}"
-    rep_y = reps.trivial(rep_x.group) if rep_y is None else rep_y
-    if rep_x.group != rep_y.group:
-        fix = "Inputs and outputs transform under the same group."
-        raise refusal("rep_y", expected=f"of {rep_x.group.label}", got=f"of {rep_y.group.label}", fix=fix)
+    rep_x, rep_y = actions_on_both(rep_x, rep_y)
     chosen = rep_x.elements(elements)
     value = fn(x)
-    if not sum(np.size(leaf) for leaf in jax.tree.leaves(value)):
+    if not sum(np.size(leaf) for leaf in jax.tree.leaves(value) if np.asarray(leaf).dtype.kind in "biufcV"):
         raise refusal("fn", expected="a function that returns numbers", got="none", fix="Return arrays from it.")
     paths, arrays = zip(*jax.tree_util.tree_leaves_with_path(value), strict=True)
     statements = {f"fn(x){jax.tree_util.keystr(path)}": statement for path in paths}
@@ -102,7 +102,7 @@ def _moved(rep_y: Representation, g: Any, value: Any) -> Any:
         expected = "an action on what `fn` returns"
         raise refusal(
             "rep_y", expected=expected, got=f"{rep_y} for shape {shapes}", fix=f"In detail: {error}"
-        ) from error
+        ) from None
 
 
 def _check_same_shapes(left: list, right: list) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 
 import jax
 
-from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._check import function, is_concrete, refusal
 from ntk_equiv._gram import gram
 from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.reps import GridAction, Representation
+from ntk_equiv.reps._given import representation
 from ntk_equiv.theorems._violation import Violation, measured, one_by_one
 
 STATEMENTS = {
@@ -63,7 +64,8 @@ def kernel_transformation(
         off by at most 0.25, 1 of the largest entry, worst for r3 (element 3) at entry (0, 0).
     """
     check_known((x1, x2), "x1")
-    chosen = rep_x.elements(elements)
+    function(kernel_fn, "kernel_fn")
+    chosen = representation(rep_x, "rep_x").elements(elements)
     kernels = gram(kernel_fn, x1, x2, tuple(STATEMENTS))
     grid = output_grid(rep_x, kernels[0].shape)
 
@@ -108,4 +110,4 @@ def output_grid(rep_x: Representation, shape: tuple[int, ...], /) -> GridAction:
     except ValueError as error:
         expected = f"a network with outputs on a grid that {rep_x} acts on"
         fix = f"The network does not respect the symmetry. In detail: {error}"
-        raise refusal("kernel_fn", expected=expected, got=f"outputs on a grid {positions[::2]}", fix=fix) from error
+        raise refusal("kernel_fn", expected=expected, got=f"outputs on a grid {positions[::2]}", fix=fix) from None

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import function, refusal
 from ntk_equiv._gram import gram
 from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Get, KernelFn
@@ -96,7 +96,7 @@ def _points(train: AugmentedSet) -> Any:
 
 
 def _checked(F: Callable[..., Any], matrices: list[jax.Array]) -> np.ndarray:
-    value = np.asarray(F(*matrices))
+    value = np.asarray(function(F, "F")(*matrices))
     if value.shape != matrices[0].shape:
         expected = f"a function that returns a matrix {matrices[0].shape}"
         fix = "It is given Gram matrices over all pairs (sample, position), and returns one of the same shape."

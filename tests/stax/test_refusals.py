@@ -121,7 +121,10 @@ WRONG_VALUES = {
         lambda: stax.serial(stax.Dense(4), stax.LayerNorm((1, 2)))[2](X),
         r"`axis` must be the channels of an input with 2 axes",
     ),
-    "negative eps": (lambda: stax.LayerNorm(eps=-1.0), r"`eps` must be zero or a positive number"),
+    "negative eps": (
+        lambda: stax.LayerNorm(eps=-1.0),
+        r"`eps` must be at least 0, got -1.0. It is zero or a positive number",
+    ),
     "attention between vectors": (
         lambda: attention()[2](X),
         r"`x` must be \[n, positions\.\.\., channels\] for attention",
@@ -150,7 +153,7 @@ WRONG_VALUES = {
         lambda: attention(pos_emb_type="SUM", pos_emb_decay_fn=jnp.sum)[2](TOKENS),
         r"`pos_emb_decay_fn` must be a function of arrays",
     ),
-    "infinite slope": (lambda: stax.LeakyRelu(float("inf")), r"`a` must be one finite real number"),
+    "infinite slope": (lambda: stax.LeakyRelu(float("inf")), r"`alpha` must be one finite real number"),
     "no quadrature nodes": (lambda: stax.ElementwiseNumerical(jnp.tanh, 0), r"`deg` must be a positive integer"),
     "activation first": (lambda: stax.Relu().kernel_fn(X), r"every activation follows a layer with weights"),
     "activation twice": (lambda: stax.serial(stax.Dense(1), stax.Erf(), stax.Erf())[2](X), r"every activation follows"),

@@ -1,0 +1,59 @@
+"""The documentation: the reference has every public name, and broken links of the site are found."""
+
+import re
+import runpy
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import ntk_equiv
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = "\n".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+SHOWN = set(re.findall(r"^::: (\S+)$", REFERENCE, re.MULTILINE))
+
+
+@pytest.mark.parametrize(("name", "home"), ntk_equiv._HOME.items())
+def test_every_public_name_is_in_the_reference(name, home):
+    assert {home, f"{home}.{name}"} & SHOWN
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN))
+def test_what_the_reference_shows_is_there_and_described(name):
+    """What has no docstring would be left out."""
+    home, _, last = name.rpartition(".")
+    found = getattr(import_module(home), last)
+    members = [getattr(found, public) for public in getattr(found, "__all__", [])]
+    for thing in [found, *members]:
+        assert isinstance(thing, ModuleType) or not callable(thing) or thing.__doc__, thing
+
+
+def test_the_reference_leaves_nothing_out():
+    assert "members:" not in REFERENCE
+
+
+@pytest.fixture
+def site(tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "index.html").write_text('<h1 id="top">Other</h1> <a href="../#here">back</a>')
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("html", "complaint"),
+    [
+        ('<p id="here"><a href="other/#top">fine</a> <a href="https://example.org/">elsewhere</a>', None),
+        ('<p id="here"><a href="nowhere/">', "there is no nowhere/"),
+        ('<p id="here"><img src="missing.png">', "there is no missing.png"),
+        ('<p id="here"><a href="other/#bottom">', "there is no anchor other/#bottom"),
+        ("<p>", "there is no anchor ../#here"),
+        ('<p id="here"><script src="https://example.org/math.js">', "loads https://example.org/math.js"),
+        ('<p id="here"><link rel="stylesheet" href="https://example.org/a.css">', "loads https://example.org/a.css"),
+    ],
+)
+def test_links_that_lead_nowhere_are_found(site, html, complaint):
+    (site / "index.html").write_text(html)
+    found = runpy.run_path(str(ROOT / "tools" / "links.py"))["broken"](site)
+    assert found == [] if complaint is None else complaint in found[0]
