@@ -34,8 +34,6 @@ from ntk_equiv.reps import Representation
 
 # Points whose covariance is asked for at once; of theirs only the blocks on the diagonal are kept.
 TOGETHER = 192
-# Numbers held at a time while sampling.
-ROOM = 2**22
 # Steps of ln s. The integrand is analytic and bounded within |Im ln s| < π/2, and falls as e^{−|ln s|/2}.
 LOG_S = np.arange(-76.0, 76.25, 0.25)
 
