@@ -2,6 +2,9 @@
 
 Ensembles of different sizes are the first members of the largest, and average logits. At each record this is one row:
 for each size a number of the ensemble and its standard error over images, then the number of each member.
+
+(In `_orbit_training.py` ensembles of one size share no member, and there are as many as there are members for. Here
+images out of distribution are made for the first members, so that no others can be asked.)
 """
 
 import jax

@@ -68,7 +68,7 @@ def trained(results, name, module, data, settings, /, *, order, members, sizes, 
 def wanted(data, settings, order, sizes, sets, so2_sets):
     """What is recorded: inputs on orbits, and what to make of predictions there."""
     on_ck, on_so2 = on_group(order, sizes), on_samples(settings.so2_test, sizes)
-    found = {name: (np.asarray(on_orbits(data.tests[name], order)), on_ck) for name in sets}
+    found = {name: (on_orbits(data.tests[name], order), on_ck) for name in sets}
     found["fashion"] = found["fashion"][0], on_group(order, sizes, data.fashion_y)
     # The same rotations for every k, which makes their fractions easier to compare.
     drawn = groups.SO2.sample(jax.random.fold_in(jax.random.key(settings.seed), 2), settings.rotations)

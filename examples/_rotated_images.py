@@ -69,8 +69,12 @@ def turning(order):
 
 
 def on_orbits(x, order):
-    """All images of pictures [n, H, W, C] under C_k, [order * n, H, W, C]; the pictures themselves come first."""
-    return turning(order).orbit(x).reshape(-1, *x.shape[1:])
+    """All images of pictures [n, H, W, C] under C_k, [order * n, H, W, C]; the pictures themselves come first.
+
+    In the memory of the host: there may be many.
+    """
+    turned = jax.jit(turning(order))
+    return np.concatenate([np.asarray(turned(g, x)) for g in range(order)])
 
 
 def rotated(x, matrices):

@@ -54,9 +54,3 @@ def discs(key, count, side=12):
     distance = jnp.sum((np.indices((side, side))[None] - middle) ** 2, axis=1)[..., None]
     x = jnp.where(distance < 10, colour[:, None, None, :], jax.random.uniform(noise, (count, side, side, 3)))
     return datasets.LabelledSet(x, y, turning(4), reps.trivial(groups.cyclic(4)))
-
-
-def orbits(order, x):
-    """All rotations of images, [order * n, H, W, 3], in the memory of the host: there are many."""
-    turned = jax.jit(turning(order))
-    return np.concatenate([np.asarray(turned(g, x)) for g in range(order)])

@@ -28,7 +28,8 @@ import optax
 from _experiment import Experiment
 from _fourier_images import confident_images, images_of, turning_loss
 from _orbit_numbers import curves, tried, validated
-from _slices import CLASSES, SETS, load, orbits, turning
+from _rotated_images import on_orbits, turning
+from _slices import CLASSES, SETS, load
 
 from ntk_equiv import augment, ensembles, plotting, stax
 
@@ -103,9 +104,9 @@ def trained(settings, data, ood, module, key, order, results):
     train = augment(data.x, data.y, turning(order))
     steps = settings.epochs * -(-train.size // settings.batch_size)
     points = settings.epochs * settings.records_per_epoch
-    validation = (orbits(order, data.validation_x), validated(order, settings.sizes, data.validation_y))
+    validation = (on_orbits(data.validation_x, order), validated(order, settings.sizes, data.validation_y))
     record = {"validation": validation} | {
-        f"ood-{size}": (orbits(order, x), tried(order, (size,))) for size, x in ood.items()
+        f"ood-{size}": (on_orbits(x, order), tried(order, (size,))) for size, x in ood.items()
     }
     run = results.train(
         f"C{order}",

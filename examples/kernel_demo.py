@@ -4,9 +4,15 @@ The points are a quarter turn apart, so the kernel depends on their angle alone:
 diagonal, and a quarter turn of the data moves them around without changing one.
 """
 
+import argparse
+
 import jax.numpy as jnp
 
 from ntk_equiv import gram, stax
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--preset", help="as for the other examples; this one has a single size")
+parser.parse_args()
 
 jnp.set_printoptions(precision=4, suppress=True)
 

@@ -7,7 +7,6 @@ error, 130 after an interruption.
 
 import argparse
 import contextlib
-import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -110,18 +109,18 @@ def _info(asked: argparse.Namespace) -> None:
 
     from ntk_equiv import ensembles, planning
     from ntk_equiv._check import positive_integer
+    from ntk_equiv.ensembles._layout import available_cores
 
     for argument in ("members", "width", "layers", "features", "batch"):
         positive_integer(getattr(asked, argument), argument)
     for name, number in planning.versions().items():
         print(f"{name:12} {number}")
-    devices = jax.devices()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    devices, cores = jax.devices(), available_cores()
     print(f"{'devices':12} {len(devices)} × {devices[0].device_kind} ({devices[0].platform}), {cores} cores")
     net = ensembles.mlp((asked.width,) * asked.layers, 1, b_std=0.1)
     batch = jax.ShapeDtypeStruct((asked.batch, asked.features), "float32")
     print(f"{'layout':12} {ensembles.expected_layout(net, batch, members=asked.members)}")
-    if devices[0].platform == "cpu" and len(devices) < (cores or 1):
+    if devices[0].platform == "cpu" and len(devices) < cores:
         print(f"{'':12} `ensembles.use_cores()` at the top of a script would make {cores} devices of these cores.")
 
 

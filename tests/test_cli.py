@@ -1,6 +1,7 @@
 """The command line: what it computes, prints and writes, and what it answers to mistakes."""
 
 import inspect
+import re
 import subprocess
 import sys
 import tomllib
@@ -12,6 +13,7 @@ import pytest
 
 import ntk_equiv
 from ntk_equiv import cli, planning
+from ntk_equiv.planning import _actions, _architectures, _groups
 from tests.planning.problems import SETTINGS, VECTORS
 
 
@@ -176,6 +178,8 @@ def test_help_has_examples_and_every_option_of_the_library(capsys):
     assert cli.main(["plan", "--help"]) == 0
     said = capsys.readouterr().out
     assert "examples:" in said
+    for name in (*_architectures.ACTIVATIONS, *_actions.KNOWN, _groups.KNOWN.split(", or")[0]):
+        assert re.search(rf"\b{name}\b", said), name
     elsewhere = {"x_test", "y_test", "dtype", "progress"}
     settings = {name: each.default for name, each in inspect.signature(planning.plan).parameters.items()}
     for name in settings.keys() - elsewhere - {"x", "y"}:

@@ -35,7 +35,8 @@ from ntk_equiv.bounds._continuous import GroupBound, continuous_group_bound, con
 from ntk_equiv.bounds._discretization import DiscretizationError, discretization_error
 from ntk_equiv.bounds._measured import GroupOrders, MeasuredDeviation, measured_continuous_deviation, min_group_order
 from ntk_equiv.bounds._members import deviation_probability, deviation_quantile, min_ensemble_size
-from ntk_equiv.bounds._orbit import OrbitDeviation, expected_osp, orbit_deviation
+from ntk_equiv.bounds._orbit import expected_osp, orbit_deviation
+from ntk_equiv.bounds._orbit_deviation import OrbitDeviation
 from ntk_equiv.bounds._random import RandomAugmentation, random_augmentation_deviation
 from ntk_equiv.bounds._records import Enclosure, Sampled
 from ntk_equiv.bounds._required import required_members

@@ -51,7 +51,7 @@ def maximum(
         kept = bound > lower
         cells, bound = cells[kept], bound[kept]
         upper = float(np.max(bound, initial=lower))
-        room = (max_cells - count) // (8 if cells.centre.shape[1] == 4 else 2)
+        room = (max_cells - count) // cells.pieces
         if upper - lower <= atol + rtol * abs(lower) or room < 1:
             return Maximum(lower, upper, element, count)
         order = np.argsort(-bound, kind="stable")
@@ -59,7 +59,7 @@ def maximum(
         parts = cells[first].split()
         value, slack = bounded(parts)
         # A part is never worse than the cell it was cut from.
-        inherited = np.repeat(bound[first], len(parts) // len(first))
+        inherited = np.repeat(bound[first], cells.pieces)
         count, best = count + len(parts), int(np.argmax(value))
         if value[best] > lower:
             lower, element = float(value[best]), parts.elements[best]

@@ -63,8 +63,13 @@ class Cells:
         distance = diagonal / np.sqrt(norm * np.maximum(1, norm - diagonal))
         return np.minimum(4 * np.arcsin(np.minimum(distance / 2, 1)), np.pi)
 
+    @property
+    def pieces(self) -> int:
+        """Into how many a cell is cut: halves of an interval, eighths of a cube."""
+        return 2 if self.centre.shape[1] == 1 else 8
+
     def split(self) -> "Cells":
-        """The halves, or the eighths, of all cells."""
+        """The pieces of all cells, those of one cell side by side."""
         axes = self.centre.shape[1]
         corners = np.array(list(itertools.product((-0.5, 0.5), repeat=1 if axes == 1 else 3)))
         steps = np.zeros((len(self), len(corners), axes))
@@ -75,8 +80,7 @@ class Cells:
                 free = [axis for axis in range(4) if axis != face]
                 steps[np.ix_(self.face == face, range(len(corners)), free)] = corners
         centre = self.centre[:, None] + self.half[:, None, None] * steps
-        repeat = len(corners)
-        return Cells(centre.reshape(-1, axes), np.repeat(self.half / 2, repeat), np.repeat(self.face, repeat))
+        return Cells(centre.reshape(-1, axes), np.repeat(self.half / 2, self.pieces), np.repeat(self.face, self.pieces))
 
 
 def cells(group: ContinuousGroup, angle: float = 2 * np.pi) -> Cells:

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Int
 
 from ntk_equiv._check import positive_integer, refusal, scalar
 from ntk_equiv._typing import Array, Inputs
@@ -56,8 +57,8 @@ class ContinuousDeviation(Enclosure):
         <between [0.28] and [0.29], certified>
     """
 
-    elements: np.ndarray
-    cells: np.ndarray
+    elements: Float[np.ndarray, "n d d"]
+    cells: Int[np.ndarray, "n"]
 
 
 def certified_continuous_deviation(

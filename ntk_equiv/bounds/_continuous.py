@@ -22,6 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from ntk_equiv._check import one_of, positive_integer, refusal
 from ntk_equiv._gram import gram
@@ -52,8 +53,9 @@ class GroupBound(Enclosure):
         beta: the angle 2 arcsin(ε/2).
         constant: C(x), [n].
         rotation: the term of outputs that transform, [n].
-        coefficients: Σ_g ‖α_(g,i)‖ of each base point, [base points].
-        moduli: how much Θ(x, ·) can change at its norm, [n, base points].
+        coefficients: Σ_g ‖α_(g,i)‖ of each base point, [base points]; where it is estimated, ‖α_i‖ of each training
+            point, [N].
+        moduli: how much Θ(x, ·) can change at its norm, [n, base points]; where it is estimated, [n, N].
 
     Example:
         >>> import jax.numpy as jnp
@@ -68,10 +70,10 @@ class GroupBound(Enclosure):
 
     epsilon: float
     beta: float
-    constant: np.ndarray
-    rotation: np.ndarray
-    coefficients: np.ndarray
-    moduli: np.ndarray
+    constant: Float[np.ndarray, "n"]
+    rotation: Float[np.ndarray, "n"]
+    coefficients: Float[np.ndarray, "base"]
+    moduli: Float[np.ndarray, "n base"]
 
 
 def continuous_group_bound(
@@ -120,8 +122,7 @@ def continuous_group_bound(
             'form="modulus" needs no such assumption, and holds for ReLU as well.'
         )
         raise refusal("form", expected='"modulus" for activations with a kink', got='"lipschitz"', fix=fix)
-    epsilon, turned = _nearest(found, subgroup)
-    rotation = turned * np.linalg.norm(found.outputs(found.x), axis=1) if turned else np.zeros(len(found.x))
+    epsilon, rotation = _nearest(found, subgroup)
     make = _by_modulus if form == "modulus" else _by_lipschitz
     return make(found, epsilon, rotation)
 
@@ -163,51 +164,53 @@ def continuous_group_estimate(
     drawn = np.asarray(found.group.sample(key, positive_integer(samples, "samples")), dtype=float)
     distances = np.linalg.norm(drawn[:, None] - subgroup[None], axis=(2, 3))
     nearest = subgroup[np.argmin(distances, axis=1)]
-    n = len(jax.tree.leaves(found.x)[0])
     there, here = (
-        gram(ens.kernel_fn, found.moved(np.broadcast_to(g, (n, *g.shape))), ens.x, "ntk") for g in (drawn, nearest)
+        gram(ens.kernel_fn, found.moved(np.broadcast_to(g, (found.n, *g.shape))), ens.x, "ntk")
+        for g in (drawn, nearest)
     )
-    change = np.abs(np.asarray(there, dtype=float) - np.asarray(here, dtype=float)).reshape(n, samples, -1)
-    epsilon, turned = _nearest(found, subgroup)
+    change = np.abs(np.asarray(there, dtype=float) - np.asarray(here, dtype=float)).reshape(found.n, samples, -1)
     sizes = np.linalg.norm(found.coefficients(), axis=1)
-    rotation = turned * np.linalg.norm(found.outputs(found.x), axis=1)
-    return _record(found, epsilon, rotation, sizes, change.max(axis=1), certified=False)
+    return _record(*_nearest(found, subgroup), sizes, change.max(axis=1), certified=False)
 
 
-def _nearest(found: Setting, subgroup: np.ndarray) -> tuple[float, float]:
-    """How far ρ_X and ρ_Y can be from those of one and the same element of the subgroup."""
+def _nearest(found: Setting, subgroup: np.ndarray) -> tuple[float, np.ndarray]:
+    """ε, and ‖ρ_Y(g) − ρ_Y(a)‖ ‖f̄(x)‖ at each point: both for one and the same a, the nearest of the subgroup."""
     if found.is_invariant:
-        return float(discretization_error(found.rep_x, subgroup)), 0.0
+        return float(discretization_error(found.rep_x, subgroup)), np.zeros(found.n)
     cells(found.group)  # refuses groups whose covering angle is not known
     angle = covering_angle(subgroup)
-    return float(farthest(weights(found.rep_x), angle)), float(farthest(weights(found.rep_y), angle))
+    turned = float(farthest(weights(found.rep_y), angle))
+    return float(farthest(weights(found.rep_x), angle)), turned * np.linalg.norm(found.outputs(found.x), axis=1)
 
 
 def _by_modulus(found: Setting, epsilon: float, rotation: np.ndarray) -> GroupBound:
-    train = found.ens.train
-    alpha = np.linalg.norm(found.coefficients(), axis=1).reshape(-1, train.n).sum(axis=0)
-    beta = 2 * math.asin(min(epsilon / 2, 1))
-
     def modulus(q1: Array, q2: Array) -> Array:
-        return largest_increase(found.kernel_fn, q1, q2, jnp.full_like(q1, beta))[1]
+        return largest_increase(found.kernel_fn, q1, q2, jnp.full_like(q1, _angle(epsilon)))[1]
 
-    return _record(found, epsilon, rotation, alpha, _on_pairs(modulus, found), certified=True)
+    return _record(epsilon, rotation, _sizes(found), _on_pairs(modulus, found), certified=True)
 
 
 def _by_lipschitz(found: Setting, epsilon: float, rotation: np.ndarray) -> GroupBound:
     """Ĉ(x) is the largest slope of Θ(x, ·) along the spheres of the training points, per length of a chord."""
     base, alpha = np.asarray(found.ens.train.base_x, dtype=float), found.coefficients()
     slopes = _on_pairs(partial(_steepest, found.kernel_fn), found)
-    beta, norms = 2 * math.asin(min(epsilon / 2, 1)), np.linalg.norm(base, axis=1)
+    beta, norms = _angle(epsilon), np.linalg.norm(base, axis=1)
     arc = beta / epsilon if epsilon else 1.0
     largest = np.max(slopes / np.where(norms > 0, norms, np.inf), axis=1) * arc
     order = len(alpha) // len(base)
     constant = largest * np.sqrt(order * np.sum(norms**2)) * np.sqrt(np.sum(alpha**2))
-    sizes = np.linalg.norm(alpha, axis=1).reshape(order, -1).sum(axis=0)
-    upper = epsilon * constant + rotation
-    return GroupBound(
-        0 * upper, upper, True, epsilon, beta, constant, rotation, sizes, epsilon * largest[:, None] * norms
-    )
+    upper, moduli = epsilon * constant + rotation, epsilon * largest[:, None] * norms
+    return GroupBound(0 * upper, upper, True, epsilon, beta, constant, rotation, _sizes(found), moduli)
+
+
+def _angle(epsilon: float) -> float:
+    """β, the angle between vectors of one length whose distance is ε times that length."""
+    return 2 * math.asin(min(epsilon / 2, 1))
+
+
+def _sizes(found: Setting) -> np.ndarray:
+    """Σ_g ‖α_(g,i)‖ of each base point."""
+    return np.linalg.norm(found.coefficients(), axis=1).reshape(-1, found.ens.train.n).sum(axis=0)
 
 
 def _on_pairs(function: Callable, found: Setting) -> np.ndarray:
@@ -233,9 +236,9 @@ def _steepest(kernel_fn: Any, q1: Array, q2: Array) -> Array:
 
 
 def _record(
-    found: Setting, epsilon: float, rotation: np.ndarray, sizes: np.ndarray, moduli: np.ndarray, *, certified: bool
+    epsilon: float, rotation: np.ndarray, sizes: np.ndarray, moduli: np.ndarray, *, certified: bool
 ) -> GroupBound:
+    """The bound Σ_i ‖α_i‖ ω_i plus the term of the outputs, with its factors."""
     own = moduli @ sizes
-    beta = 2 * math.asin(min(epsilon / 2, 1))
     constant = own / epsilon if epsilon else 0 * own
-    return GroupBound(0 * own, own + rotation, certified, epsilon, beta, constant, rotation, sizes, moduli)
+    return GroupBound(0 * own, own + rotation, certified, epsilon, _angle(epsilon), constant, rotation, sizes, moduli)

@@ -19,6 +19,7 @@ from ntk_equiv.bounds import _ranges
 from ntk_equiv.bounds._cells import rotations
 from ntk_equiv.bounds._certified import ContinuousDeviation, certified_continuous_deviation
 from ntk_equiv.bounds._continuous import continuous_group_bound
+from ntk_equiv.bounds._modulus import is_certified
 from ntk_equiv.bounds._setting import Setting, setting
 from ntk_equiv.bounds._weights import matrices
 from ntk_equiv.groups import SO2, SO3
@@ -82,7 +83,7 @@ def measured_continuous_deviation(
     n = len(own)
     best, where = np.full(n, -1.0), np.broadcast_to(np.eye(found.group.n), (n, found.group.n, found.group.n)).copy()
     for number in range(ROUNDS):
-        elements = np.stack([_round(found, centre, count, number) for centre in where])
+        elements = np.stack([_elements_of_round(found, centre, count, number) for centre in where])
         sizes = np.linalg.norm(deviations(found, own, elements), axis=2)
         better = np.flatnonzero(sizes.max(axis=1) > best)
         best[better] = sizes.max(axis=1)[better]
@@ -103,8 +104,8 @@ def deviations(found: Setting, own: np.ndarray, elements: np.ndarray) -> np.ndar
     return found.outputs(found.moved(elements)).reshape(n, count, -1) - turned
 
 
-def _round(found: Setting, centre: np.ndarray, count: int, number: int) -> np.ndarray:
-    """Elements of one round: all over the group, then within a reach around the centre that shrinks."""
+def _elements_of_round(found: Setting, centre: np.ndarray, count: int, number: int) -> np.ndarray:
+    """Where one round looks: all over the group, then within a reach around the centre that shrinks."""
     if found.group == SO2:
         order = 1 if found.subgroup is None else len(found.subgroup)
         if number == 0:
@@ -203,8 +204,7 @@ def _certified(
     ens: InfiniteEnsemble, rep: Any, x: Inputs, t: Any, rep_y: Any, delta: float, measured: float, max_cells: int
 ) -> float:
     """A certified error, as good as is needed to tell whether it is within δ."""
-    certificate = getattr(ens.kernel_fn, "certificate", None)
-    if certificate is None or not (certificate.dot_product and certificate.nonnegative):
+    if not is_certified(ens.kernel_fn):
         return float("inf")
     simple = float(continuous_group_bound(ens, rep, x, t, rep_y=rep_y).upper.max())
     if simple <= delta or measured > delta:

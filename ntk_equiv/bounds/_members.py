@@ -18,6 +18,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from ntk_equiv._check import is_concrete, refusal, same_shape
 from ntk_equiv._typing import Array
@@ -75,7 +76,7 @@ def min_ensemble_size(
 
 def deviation_probability(
     variance: Any, members: Any, delta: Any, *, bound: str = "exact", channels: int = 1, norm: str = "euclidean"
-) -> Array:
+) -> Float[Array, "..."]:
     """The probability that the mean of M members is further than δ from the infinite ensemble, or a bound on it.
 
     Args:
@@ -105,7 +106,7 @@ def deviation_probability(
 
 def deviation_quantile(
     variance: Any, members: Any, epsilon: Any, *, bound: str = "exact", channels: int = 1, norm: str = "euclidean"
-) -> Array:
+) -> Float[Array, "..."]:
     """The deviation δ that the mean of M members exceeds with probability ε, or a bound on it.
 
     Args:

@@ -32,10 +32,16 @@ CELLS = 96
 STAGES = 6
 
 
-def check_certified(kernel_fn: Any) -> None:
-    """Refuse kernels that are not known to be power series of the cosine without negative coefficients."""
+def is_certified(kernel_fn: Any) -> bool:
+    """Whether a kernel is known to be a power series of the cosine without negative coefficients."""
     certificate = getattr(kernel_fn, "certificate", None)
-    if certificate is None or not (certificate.dot_product and certificate.nonnegative):
+    return certificate is not None and certificate.dot_product and certificate.nonnegative
+
+
+def check_certified(kernel_fn: Any) -> None:
+    """Refuse kernels about which nothing is proven here."""
+    if not is_certified(kernel_fn):
+        certificate = getattr(kernel_fn, "certificate", None)
         got = "one without a certificate" if certificate is None else f"one with {certificate}"
         fix = (
             "Bounds are proven for dense networks with ReLU-like, erf, GELU or sine activations from `ntk_equiv.stax`. "

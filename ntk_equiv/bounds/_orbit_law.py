@@ -34,8 +34,6 @@ from ntk_equiv.reps import Representation
 
 # Points whose covariance is asked for at once; of theirs only the blocks on the diagonal are kept.
 TOGETHER = 192
-# Numbers held at a time while sampling.
-ROOM = 2**22
 # Steps of ln s. The integrand is analytic and bounded within |Im ln s| < π/2, and falls as e^{−|ln s|/2}.
 LOG_S = np.arange(-76.0, 76.25, 0.25)
 
@@ -85,22 +83,19 @@ def deviation_covariance(cov: np.ndarray, actions: np.ndarray, gram: np.ndarray)
         actions: ρ_Y(g), [elements, outputs, outputs].
         gram: the covariance of the channels of one output, the identity unless they are combined.
     """
-    count = len(actions) + 1
-    blocks = cov.reshape(len(cov), count, cov.shape[1] // count, count, -1)
-    wide = np.einsum("ngphq,cd->nghpcqd", blocks, gram)
-    size = actions.shape[1]
-    wide = wide.reshape(*wide.shape[:3], size, size)
+    wide = _with_channels(cov, len(actions) + 1, gram)
     own = np.einsum("nggij->ngij", wide[:, 1:, 1:])
     crossed = np.einsum("ngij,gkj->ngik", wide[:, 1:, 0], actions)
     start = np.einsum("gij,njk,glk->ngil", actions, wide[:, 0, 0], actions)
     return own + start - crossed - crossed.swapaxes(2, 3)
 
 
-def orbit_form(mean: np.ndarray, cov: np.ndarray, actions: np.ndarray, gram: np.ndarray) -> tuple:
-    """λ_k, m_k² of the orbit variance of one member at each point, [n, rank], and what its mean has beyond, [n]."""
+def orbit_form(
+    mean: np.ndarray, cov: np.ndarray, actions: np.ndarray, gram: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """λ_k and m_k² of the orbit variance of one member at each point, [n, elements · outputs]; arguments as above."""
     n, count, size = len(mean), len(actions), actions.shape[1]
-    blocks = cov.reshape(n, count + 1, cov.shape[1] // (count + 1), count + 1, -1)[:, 1:, :, 1:]
-    wide = np.einsum("ngphq,cd->nghpcqd", blocks, gram).reshape(n, count, count, size, size)
+    wide = _with_channels(cov, count + 1, gram)[:, 1:, 1:]
     # Orthogonal actions: what is compared is ρ_Y(g)ᵀ f̂(gx).
     turned = np.einsum("gji,nghjk,hkl->ngihl", actions, wide, actions, optimize=True).reshape(n, count * size, -1)
     centring = np.kron(np.eye(count) - 1 / count, np.eye(size)) / np.sqrt(count)
@@ -108,6 +103,14 @@ def orbit_form(mean: np.ndarray, cov: np.ndarray, actions: np.ndarray, gram: np.
     values = np.maximum(values, 0) * (values > 1e-12 * np.max(values, axis=1, initial=0.0)[:, None])
     level = np.einsum("gji,ngj->ngi", actions, mean[:, 1:].reshape(n, count, size)).reshape(n, -1) @ centring.T
     return values, np.einsum("nij,ni->nj", vectors, level) ** 2
+
+
+def _with_channels(cov: np.ndarray, points: int, gram: np.ndarray) -> np.ndarray:
+    """S(g, h) ⊗ gram on all outputs of each pair of the points of an orbit, [n, points, points, outputs, outputs]."""
+    positions, channels = cov.shape[1] // points, len(gram)
+    blocks = cov.reshape(len(cov), points, positions, points, positions)
+    wide = np.einsum("ngphq,cd->nghpcqd", blocks, gram)
+    return wide.reshape(len(cov), points, points, positions * channels, positions * channels)
 
 
 def expected_root(values: np.ndarray, squares: np.ndarray) -> np.ndarray:

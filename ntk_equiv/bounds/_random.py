@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from ntk_equiv._check import boolean, function, positive_integer, random_key, refusal
 from ntk_equiv._typing import Inputs
@@ -45,7 +46,7 @@ class RandomAugmentation:
 
     signed: Sampled
     absolute: Sampled
-    elements: np.ndarray
+    elements: Float[np.ndarray, "elements d d"]
 
 
 def random_augmentation_deviation(

@@ -53,6 +53,11 @@ class Setting:
         return self.rep_x.group
 
     @property
+    def n(self) -> int:
+        """The number of test points."""
+        return len(jax.tree.leaves(self.x)[0])
+
+    @property
     def kernel_fn(self) -> Any:
         """The kernel, as one of inputs with as many features as these have."""
         return self.ens.kernel_fn.of_features(self.x.shape[-1])  # type: ignore[attr-defined]

@@ -17,17 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import one_of, positive_integer, random_key, real_array, refusal
+from ntk_equiv._check import one_of, positive_integer, random_key
 from ntk_equiv.bounds import _ranges
 from ntk_equiv.bounds._members import min_ensemble_size, whole
 from ntk_equiv.bounds._records import Sampled
+from ntk_equiv.bounds._sampling import NEGLIGIBLE, covariance_root, portions, whole_members
 from ntk_equiv.bounds._tails import NORMS, ON_HOST, check_question, tail
 
 METHODS = ("sidak", "union")
-# Numbers held at a time while sampling.
-ROOM = 2**22
-# Eigenvalues so small, next to the largest or to δ², may be rounding.
-NEGLIGIBLE = 1e-6
 LARGE = 1e150
 
 
@@ -147,41 +144,15 @@ def sampled_ensemble_size(
     root = covariance_root(covariance, NEGLIGIBLE * smallest**2)
     delta = _ranges.one_per_point(delta, root.shape[:1])
     channels, samples = positive_integer(channels, "channels"), positive_integer(samples, "samples")
-    part = max(1, min(samples, ROOM // (root.shape[0] * channels)))
+    keys, part = portions(key, samples, root.shape[0] * channels)
     law = (jnp.asarray(root), jnp.asarray(1 / delta))
-    draws = [_largest(k, *law, part, channels, norm) for k in jax.random.split(key, -(-samples // part))]
+    draws = [_largest(k, *law, part, channels, norm) for k in keys]
     with np.errstate(over="ignore"):
         squares = np.concatenate([np.asarray(d) for d in draws])[:samples] ** 2
     found = Sampled.quantile(squares, epsilon)
     if np.isinf(found.value):
         whole(found.value)  # refuses, and says why
-    if not np.isfinite(found.upper):
-        fix = f"Take more, at least about {10 / epsilon:.3g}."
-        raise refusal(
-            "samples", expected=f"enough to see what happens with probability {epsilon}", got=samples, fix=fix
-        )
-    return Sampled(whole(found.value), whole(found.lower), whole(found.upper), found.confidence, samples)
-
-
-def covariance_root(covariance: Any, rounding: float = 0.0) -> np.ndarray:
-    """A matrix A with AAᵀ = Σ, for a covariance [..., n, n] that may be singular.
-
-    At late times members agree on the training points, and what is left of their covariance is the rounding of kernels:
-    of either sign, and as large as all the rest. Negative eigenvalues down to −`rounding` count as that.
-    """
-    covariance = np.asarray(real_array(covariance, "covariance"), dtype=float)
-    if covariance.ndim < 2 or covariance.size == 0 or covariance.shape[-1] != covariance.shape[-2]:
-        fix = "Pass the joint covariance of the points, `ens.cov(x, t)`."
-        raise refusal("covariance", expected="a square matrix", got=f"shape {covariance.shape}", fix=fix)
-    if not np.isfinite(covariance).all():
-        fix = "Look for the cause where the covariance was computed."
-        raise refusal("covariance", expected="finite", got="NaN or infinity", fix=fix)
-    values, vectors = np.linalg.eigh((covariance + np.swapaxes(covariance, -1, -2)) / 2)
-    allowed = np.maximum(NEGLIGIBLE * np.max(values, axis=-1, initial=0.0), rounding)
-    if (values < -allowed[..., None]).any():
-        fix = "A covariance has no negative eigenvalues beyond rounding."
-        raise refusal("covariance", expected="positive semidefinite", got=f"the eigenvalue {values.min():.3g}", fix=fix)
-    return vectors * np.sqrt(np.maximum(values, 0))[..., None, :]
+    return whole_members(found, epsilon)
 
 
 @partial(jax.jit, static_argnames=("count", "channels", "norm"))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import scipy.special
+from jaxtyping import Float
 
 from ntk_equiv._check import refusal, same_shape
 from ntk_equiv.bounds import _ranges
@@ -42,12 +43,12 @@ class WidthEstimate:
         <estimated probability 0.16 at the worst point, 0.118 to 0.213 from the fit alone>
     """
 
-    bias: np.ndarray
-    bias_error: np.ndarray
-    probability: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
-    members: np.ndarray
+    bias: Float[np.ndarray, "*points"]
+    bias_error: Float[np.ndarray, "*points"]
+    probability: Float[np.ndarray, "*points"]
+    lower: Float[np.ndarray, "*points"]
+    upper: Float[np.ndarray, "*points"]
+    members: Float[np.ndarray, "*points"]
 
     def __repr__(self) -> str:
         worst = int(np.argmax(self.probability))

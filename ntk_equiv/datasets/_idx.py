@@ -15,13 +15,14 @@ from os import PathLike
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import UInt8
 
 from ntk_equiv._check import file_path, refusal, shown
 
 _BYTES = 8  # the only type of entries that image sets use
 
 
-def read_idx(path: str | PathLike[str], /) -> np.ndarray:
+def read_idx(path: str | PathLike[str], /) -> UInt8[np.ndarray, "..."]:
     """The array in an IDX file of bytes, plain or gzipped, whatever it is called.
 
     Raises:

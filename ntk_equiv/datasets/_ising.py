@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
+from jaxtyping import Float, Num
 
 from ntk_equiv import groups, reps
 from ntk_equiv._check import boolean, positive_integer, random_key, real_array, real_number, refusal
@@ -45,7 +46,7 @@ class IsingStd(NamedTuple):
         ([2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0], 0.9428)
     """
 
-    local: np.ndarray
+    local: Float[np.ndarray, "sites"]
     energy: float
 
 
@@ -127,7 +128,7 @@ def ising(
     return IsingData(sets[0], sets[1], sets[2], stds[0], stds[1])
 
 
-def local_energies(spins: ArrayLike, /, *, periodic: bool = True) -> jax.Array:
+def local_energies(spins: ArrayLike, /, *, periodic: bool = True) -> Num[jax.Array, "*lattices sites"]:
     """E(i) = Σ_{j∈𝒩(i)} s_i s_j on every site of flattened square lattices.
 
     Args:
@@ -158,7 +159,7 @@ def local_energies(spins: ArrayLike, /, *, periodic: bool = True) -> jax.Array:
     return _energies(spins.reshape(*spins.shape[:-1], side, side), periodic).reshape(spins.shape)
 
 
-def total_energy(local: ArrayLike, /) -> jax.Array:
+def total_energy(local: ArrayLike, /) -> Float[jax.Array, "*lattices"]:
     """𝓔 = −(1/V) Σ_i E(i): minus the mean over the last axis, for labels and predictions alike.
 
     Example:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from ntk_equiv import groups, reps
 from ntk_equiv._check import positive_integer, positive_integers, random_key, refusal
@@ -22,7 +23,7 @@ _LUMINANCE = np.array([0.299, 0.587, 0.114])
 
 def noise_images(
     key: jax.Array, n: int, /, *, shape: tuple[int, int, int] = (28, 28, 1), dtype: Any = None
-) -> jax.Array:
+) -> Float[jax.Array, "{n} height width channels"]:
     """Images with independent pixels from N(0, 1), [n, H, W, C]. They have no labels.
 
     Args:
@@ -45,13 +46,13 @@ def noise_images(
     return jax.random.normal(key, (positive_integer(n, "n"), *sizes), _pixel_type(dtype))
 
 
-def pixels(images: np.ndarray, dtype: Any = None) -> jax.Array:
+def pixels(images: np.ndarray, dtype: Any = None) -> Float[jax.Array, "n height width channels"]:
     """Bytes [n, H, W] or [n, H, W, C] as numbers between 0 and 1, [n, H, W, C]."""
     images = images[..., None] if images.ndim == 3 else images
     return jnp.asarray(images, _pixel_type(dtype)) / 255
 
 
-def grey(images: jax.Array) -> jax.Array:
+def grey(images: Float[jax.Array, "n height width 3"]) -> Float[jax.Array, "n height width 1"]:
     """Images [n, H, W, 3] as grey ones, [n, H, W, 1]."""
     weights = jnp.asarray(_LUMINANCE, images.dtype)
     return jnp.einsum("nhwc,c->nhw", images, weights, precision=jax.lax.Precision.HIGHEST)[..., None]

@@ -83,7 +83,7 @@ def open_folder(folder: Any, *, resume: bool, argument: str = "checkpoint") -> C
     """The checkpoints of a run that begins, or goes on, in a folder.
 
     Raises:
-        ValueError: there is something in the folder, and nothing is to be resumed.
+        FileExistsError: there is something in the folder, and nothing is to be resumed.
     """
     path = file_path(folder, argument)
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not resume)):

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from ntk_equiv._check import instance, positive_integers, refusal, shown
 from ntk_equiv.empirical import Correction, fitted_correction
@@ -38,17 +39,17 @@ class Deviation:
         array([-1.,  3.])
     """
 
-    observed: np.ndarray
-    predicted: np.ndarray
-    error: np.ndarray
+    observed: Float[np.ndarray, "*points"]
+    predicted: Float[np.ndarray, "*points"]
+    error: Float[np.ndarray, "*points"]
 
     @property
-    def difference(self) -> np.ndarray:
+    def difference(self) -> Float[np.ndarray, "*points"]:
         """Observed minus predicted."""
         return self.observed - self.predicted
 
     @property
-    def standardized(self) -> np.ndarray:
+    def standardized(self) -> Float[np.ndarray, "*points"]:
         """The difference in standard errors, at each point."""
         return self.difference / self.error
 

@@ -170,8 +170,7 @@ def use_cores(count: int | None = None, /) -> int:
         >>> ensembles.use_cores(4)      # doctest: +SKIP
         4
     """
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = available if count is None else positive_integer(count, "count")
+    count = available_cores() if count is None else positive_integer(count, "count")
     try:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError as error:
@@ -180,3 +179,8 @@ def use_cores(count: int | None = None, /) -> int:
             "use_cores", expected="called before JAX is used", got="a call after", fix=fix, kind=RuntimeError
         ) from error
     return count
+
+
+def available_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Inexact, Int
 
 from ntk_equiv._check import file_path, positive_integer, positive_integers, random_key, real_array, refusal, samples_in
 from ntk_equiv.empirical import EmpiricalKernelFn, empirical_kernel_fn
@@ -76,11 +77,11 @@ class Run:
         return np.array(self.history.record_steps)
 
     @property
-    def finished(self) -> np.ndarray:
+    def finished(self) -> Int[np.ndarray, "finite"]:
         """The numbers of the members that are finite."""
         return np.setdiff1d(np.arange(self.members), sorted(self.failed))
 
-    def predict(self, x: Any, /, *, batch_size: int = SAMPLES_AT_A_TIME) -> jax.Array:
+    def predict(self, x: Any, /, *, batch_size: int = SAMPLES_AT_A_TIME) -> Inexact[Array, "{self.members} n *out"]:
         """The outputs of every member, [members, n, out].
 
         Args:
@@ -101,7 +102,7 @@ class Run:
         size = positive_integer(batch_size, "batch_size")
         return jnp.asarray(predicted(self.model, self.layout, self._params, x, size))
 
-    def mean(self, x: Any, /, *, batch_size: int = SAMPLES_AT_A_TIME) -> jax.Array:
+    def mean(self, x: Any, /, *, batch_size: int = SAMPLES_AT_A_TIME) -> Inexact[Array, "n *out"]:
         """f̂(x), the mean over all members that are finite, [n, out]."""
         return jnp.mean(self.predict(x, batch_size=batch_size)[self.finished], axis=0)
 

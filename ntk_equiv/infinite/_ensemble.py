@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from ntk_equiv import filters
 from ntk_equiv._check import function, one_of, positive_integer, random_key
@@ -24,7 +25,7 @@ from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.infinite import _laws, _notices, _statistics, _storage
 from ntk_equiv.infinite._engine import Engine
-from ntk_equiv.infinite._fit import containing_labels, fitted
+from ntk_equiv.infinite._fit import containing_labels, eigenvalues, fitted
 from ntk_equiv.infinite._method import decided
 from ntk_equiv.infinite._response import tolerance
 from ntk_equiv.infinite._training_set import check_labels
@@ -120,7 +121,7 @@ class InfiniteEnsemble(Engine):
         return self.train.x if isinstance(self.train, AugmentedSet) else self._data.x
 
     @property
-    def y(self) -> jax.Array:
+    def y(self) -> Float[jax.Array, "N *outputs"]:
         """All training labels, [N, ...]."""
         return self.train.y if isinstance(self.train, AugmentedSet) else self._data.y
 
@@ -187,7 +188,9 @@ class InfiniteEnsemble(Engine):
         variance = jnp.concatenate(values, axis=1)
         return variance[0] if single else variance
 
-    def sample(self, key: jax.Array, x: Inputs, t: Any = None, members: int = 1) -> jax.Array:
+    def sample(
+        self, key: jax.Array, x: Inputs, t: Any = None, members: int = 1
+    ) -> Float[jax.Array, "{members} m *outputs"]:
         """Members drawn from the ensemble, as functions on the points: N(μ_t, Σ_t), independent between channels.
 
         Args:
@@ -256,15 +259,15 @@ class InfiniteEnsemble(Engine):
         return _statistics.expected_accuracy(self, key, x, y, t, members, samples)
 
     @property
-    def spectrum(self) -> jax.Array:
+    def spectrum(self) -> Float[jax.Array, "N"]:
         """All eigenvalues of the Gram matrix of the training set, in increasing order, with their multiplicities."""
-        return _notices.spectrum(self._complete(nngp=False), self._data)
+        return eigenvalues(self._complete(nngp=False), self._data)
 
     @property
     def rank(self) -> int:
         """How many eigenvalues of the Gram matrix are not zero up to rounding."""
         fit = self._complete(nngp=False)
-        return int(jnp.sum(_notices.spectrum(fit, self._data) > tolerance(fit.scale, self._data.size)))
+        return int(jnp.sum(eigenvalues(fit, self._data) > tolerance(fit.scale, self._data.size)))
 
     def save(self, path: Any) -> None:
         """Write the decomposition to a file `.npz`, with what is needed to recognise the data and the kernel."""

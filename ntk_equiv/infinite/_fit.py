@@ -146,6 +146,12 @@ def containing_labels(data: TrainingSet) -> tuple[int, ...]:
     return tuple(number for number, part in enumerate(parts) if part > rounding) or (0,)
 
 
+def eigenvalues(fit: Fit, data: TrainingSet) -> jax.Array:
+    """The eigenvalues of these blocks in increasing order, as often as they occur in the Gram matrix."""
+    sectors = sectors_of(data.group)
+    return jnp.sort(jnp.concatenate([jnp.tile(b.values, sectors[number].copies) for number, b in fit.blocks.items()]))
+
+
 @jax.jit
 def _square(sigma: jax.Array, labels: jax.Array) -> jax.Array:
     """‖v̂‖²: times the weight of the sector, the square of what it holds of the labels, by Parseval's identity."""

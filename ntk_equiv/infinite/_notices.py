@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ import numpy as np
 
 from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv.infinite._engine import Engine
-from ntk_equiv.infinite._fit import Fit
+from ntk_equiv.infinite._fit import Fit, eigenvalues
 from ntk_equiv.infinite._response import is_late, tolerance
 from ntk_equiv.infinite._sectors import sectors_of
 from ntk_equiv.infinite._training_set import TrainingSet
@@ -30,13 +29,6 @@ class RankWarning(UserWarning):
     """
 
 
-def spectrum(fit: Fit, data: TrainingSet) -> jax.Array:
-    """All eigenvalues in increasing order, as often as they occur."""
-    found = sectors_of(data.group)
-    repeated = [jnp.tile(block.values, _copies(found[number], data)) for number, block in fit.blocks.items()]
-    return jnp.sort(jnp.concatenate(repeated))
-
-
 def check_rate(ens: Engine) -> None:
     """Refuse a rate at which training diverges, and name the largest at which it does not."""
     limit = ens.filter.largest_eigenvalue
@@ -46,7 +38,7 @@ def check_rate(ens: Engine) -> None:
     if float(ens._fit.scale) <= limit:
         return
     # The row sum is only a bound on the largest eigenvalue, and that may be in a block which the mean does not need.
-    largest = float(spectrum(ens._complete(nngp=False), ens._data)[-1])
+    largest = float(eigenvalues(ens._complete(nngp=False), ens._data)[-1])
     if largest > limit * (1 + 1e-6):
         rate = float(ens.filter.learning_rate)  # type: ignore[attr-defined]
         fix = f"The largest eigenvalue of the Gram matrix is {largest:.6g}; above this rate training diverges."
@@ -57,7 +49,7 @@ def warn_of_rank(ens: Engine) -> None:
     """Say so if single precision cannot tell some eigenvalues from zero."""
     if not is_concrete(ens._fit) or ens._fit.scale.dtype == jnp.float64:
         return
-    values = spectrum(ens._fit, ens._data)
+    values = eigenvalues(ens._fit, ens._data)
     rank = int(jnp.sum(values > tolerance(ens._fit.scale, ens._data.size)))
     if rank < len(values):
         part = "Gram matrix" if len(values) == ens._data.size else "part of the Gram matrix that the mean needs"
@@ -97,10 +89,5 @@ def _null_part(fit: Fit, data: TrainingSet, tol: jax.Array) -> tuple[float, floa
         sector, squares = sectors_of(data.group)[number], np.sum(np.abs(np.asarray(block.labels)) ** 2, axis=1)
         zero = np.asarray(block.values) <= float(tol)
         lost, total = lost + sector.weight * float(squares[zero].sum()), total + sector.weight * float(squares.sum())
-        null += int(zero.sum()) * _copies(sector, data)
+        null += int(zero.sum()) * sector.copies
     return math.sqrt(lost), math.sqrt(total), null
-
-
-def _copies(sector: Any, data: TrainingSet) -> int:
-    """How often an eigenvalue of this sector occurs in the Gram matrix."""
-    return round(sector.weight * data.order)

@@ -37,6 +37,11 @@ class Sector:
     sigma: np.ndarray
     weight: float
 
+    @property
+    def copies(self) -> int:
+        """How often each eigenvalue of its block occurs in the whole Gram matrix: d times, 2d for a pair."""
+        return round(self.weight * len(self.sigma))
+
     def matrices(self, dtype: Any) -> jax.Array:
         """σ in the precision of `dtype`."""
         complex_dtype = jnp.complex128 if dtype == jnp.float64 else jnp.complex64

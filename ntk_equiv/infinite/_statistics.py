@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from ntk_equiv import filters
 from ntk_equiv._check import positive_integer, random_key, real_array, refusal, scalar
@@ -33,8 +34,8 @@ class Posterior(NamedTuple):
         [6.] [[0.]]
     """
 
-    mean: jax.Array
-    cov: jax.Array
+    mean: Float[Array, "m *outputs"]
+    cov: Float[Array, "m m *positions"]
 
 
 class ExpectedError(NamedTuple):
@@ -52,11 +53,11 @@ class ExpectedError(NamedTuple):
         0.75
     """
 
-    bias: jax.Array
-    variance: jax.Array
+    bias: Float[Array, "*times"]
+    variance: Float[Array, "*times"]
 
     @property
-    def total(self) -> jax.Array:
+    def total(self) -> Float[Array, "*times"]:
         """Their sum, the expected mean squared error."""
         return self.bias + self.variance
 
@@ -76,8 +77,8 @@ class Estimate(NamedTuple):
         '0.80 ± 0.01'
     """
 
-    value: jax.Array
-    standard_error: jax.Array
+    value: Float[Array, ""]
+    standard_error: Float[Array, ""]
 
 
 def expected_mse(ens: Any, x: Inputs, y: Any, t: Any, members: int) -> ExpectedError:

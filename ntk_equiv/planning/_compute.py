@@ -24,6 +24,7 @@ from ntk_equiv.planning._plan import Plan
 from ntk_equiv.planning._problem import Problem, Sizes, prepared
 from ntk_equiv.planning._times import named_time, named_times
 from ntk_equiv.reps import Representation
+from ntk_equiv.theorems import Violation
 
 # δ unless given, in units of the spread of the labels.
 TOLERATED = 0.1
@@ -133,20 +134,10 @@ def plan(
         say(f"checking whether the network respects {group.label}")
         violation = _scope.measured(kernel_fn, rep_x, jnp.asarray(problem.x))
         say(f"fitting the infinite ensemble to {group.order} × {len(problem.x)} points")
-        data = augment(problem.x, problem.y, rep_x, rep_y)
-        ens = InfiniteEnsemble(kernel_fn, data, flow, reduction=reduction)
+        ens = InfiniteEnsemble(kernel_fn, augment(problem.x, problem.y, rep_x, rep_y), flow, reduction=reduction)
         question = _questions.Question(ens, problem, members, delta, epsilon, samples, jax.random.key(seed))
         found = _answers(question, chosen_times, chosen_time, say)
-    found["notes"] = (
-        *_scope.symmetry_notes(violation, rep_x, problem.x),
-        *_scope.ensemble_notes(ens, float(found["points"].bias.max()), delta),
-        *dict.fromkeys(f"WARNING: {w.message}" for w in caught if not issubclass(w.category, ReductionWarning)),
-        *problem.notes,
-        *_scope.fixed_points_note(len(data.stabilizers()), group.order),
-        _scope.cost_note(len(problem.x), group.order, ens.method, _per_entry(arch, problem)),
-        _scope.ALWAYS,
-    )
-    found["notes"] = tuple(sorted(found["notes"], key=lambda note: not note.startswith("WARNING")))
+    found["notes"] = _notes(question, violation, float(found["points"].bias.max()), caught, _per_entry(arch, problem))
     chosen = {"delta": delta, "dtype": str(kind), "arch": arch if isinstance(arch, str) else "a network of your own"}
     settings = {name: _as_text(value) for name, value in {**given, **chosen}.items()}
     described = _described(problem, group, rep_x, rep_y, ens)
@@ -177,6 +168,25 @@ def _answers(question: _questions.Question, times: Any, at: float | None, say: C
         "points": points,
         "accuracy": _questions.accuracy(question, law.mean[:, tested], times, t),
     }
+
+
+def _notes(
+    question: _questions.Question, violation: Violation, bias: float, caught: list, per_entry: int | None
+) -> tuple[str, ...]:
+    """Where theory holds, what was warned of, and what was done to the data; warnings first."""
+    ens, problem, order = question.ens, question.problem, question.ens.train.order
+    # That the symmetry could not be used is said in words of its own.
+    warned = (str(w.message) for w in caught if not issubclass(w.category, ReductionWarning))
+    notes = (
+        *_scope.symmetry_notes(violation, ens.train.rep_x, problem.x),
+        *_scope.ensemble_notes(ens, bias, question.delta),
+        *dict.fromkeys(f"WARNING: {message}" for message in warned),
+        *problem.notes,
+        *_scope.fixed_points_note(len(ens.train.stabilizers()), order),
+        _scope.cost_note(len(problem.x), order, ens.method, per_entry),
+        _scope.ALWAYS,
+    )
+    return tuple(sorted(notes, key=lambda note: not note.startswith("WARNING")))
 
 
 def _actions(problem: Problem, group: FiniteGroup, action: Any, label_action: Any) -> tuple[Any, Any]:

@@ -171,5 +171,4 @@ def _restored(kind: Any, content: Any) -> Any:
 
 
 def _array(content: list) -> np.ndarray:
-    values = np.array([float(each) if isinstance(each, str) else each for each in content])
-    return values
+    return np.array([float(each) if isinstance(each, str) else each for each in content])

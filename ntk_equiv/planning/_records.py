@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Int, Num
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -21,10 +22,10 @@ class Errors:
         [1.05 0.24]
     """
 
-    infinite: np.ndarray
-    variance: np.ndarray
+    infinite: Float[np.ndarray, "times"]
+    variance: Float[np.ndarray, "times"]
 
-    def of(self, members: Any, /) -> np.ndarray:
+    def of(self, members: Any, /) -> Float[np.ndarray, "times"]:
         """The expected error of the mean of some members, [times]."""
         return self.infinite + self.variance / members
 
@@ -47,9 +48,9 @@ class OrbitCurve:
         [0.5  0.05] [0.8  0.08]
     """
 
-    members: np.ndarray
-    mean: np.ndarray
-    worst: np.ndarray
+    members: Int[np.ndarray, "k"]
+    mean: Float[np.ndarray, "k"]
+    worst: Float[np.ndarray, "k"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,8 +76,8 @@ class Needed:
 
     mean_worst: int
     mean_bound: int
-    mean_all: np.ndarray
-    orbit_worst: np.ndarray
+    mean_all: Float[np.ndarray, "3"]
+    orbit_worst: Float[np.ndarray, "3"]
     orbit_median: float
     unreachable: int
 
@@ -110,20 +111,20 @@ class Points:
         [1, 2]
     """
 
-    index: np.ndarray
-    scatter: np.ndarray
-    mean_members: np.ndarray
-    orbit_one: np.ndarray
-    orbit_many: np.ndarray
-    orbit_members: np.ndarray
-    orbit_lower: np.ndarray
-    orbit_upper: np.ndarray
-    bias: np.ndarray
-    error: np.ndarray | None
-    same_one: np.ndarray | None
-    same_many: np.ndarray | None
+    index: Int[np.ndarray, "m"]
+    scatter: Float[np.ndarray, "m"]
+    mean_members: Num[np.ndarray, "m"]
+    orbit_one: Float[np.ndarray, "m"]
+    orbit_many: Float[np.ndarray, "m"]
+    orbit_members: Float[np.ndarray, "m"]
+    orbit_lower: Float[np.ndarray, "m"]
+    orbit_upper: Float[np.ndarray, "m"]
+    bias: Float[np.ndarray, "m"]
+    error: Float[np.ndarray, "m"] | None
+    same_one: Float[np.ndarray, "m"] | None
+    same_many: Float[np.ndarray, "m"] | None
 
-    def worst(self, count: int = 10, /) -> np.ndarray:
+    def worst(self, count: int = 10, /) -> Int[np.ndarray, "worst"]:
         """Rows of the points that need most members for agreement over their orbits, the worst first."""
         needed = np.where(np.isnan(self.orbit_members), np.inf, self.orbit_members)
         return np.lexsort((-self.orbit_one, -needed))[:count]
@@ -149,6 +150,6 @@ class Accuracy:
     """
 
     infinite: float
-    many: np.ndarray
-    one: np.ndarray
-    over_time: np.ndarray
+    many: Float[np.ndarray, "2"]
+    one: Float[np.ndarray, "2"]
+    over_time: Float[np.ndarray, "times"]

@@ -12,9 +12,11 @@ on the positions of outputs (the identity if there are none), 𝒳 an augmented 
 
 The first three are Theorem "Kernel transformation", Lemma "Shift of permutation" and Theorem "Emergent Equivariance"
 of Gerken & Kessel, "Emergent Equivariance in Deep Ensembles"; the last two are after Misof, Kessel & Gerken,
-"Equivariant Neural Tangent Kernels". Their assumptions can fail in ways that are easy to
-overlook, such as a stride that leaves out a column of pixels. So each returns a `Violation`: how far the two sides are
-apart at most, for which element and where, and how large they are themselves.
+"Equivariant Neural Tangent Kernels".
+
+Their assumptions can fail in ways that are easy to overlook, such as a stride that leaves out a column of pixels. So
+each returns a `Violation`: how far the two sides are apart at most, for which element and where, and how large they are
+themselves.
 """
 
 from ntk_equiv.theorems._augmentation import augmentation_equivalence, averaged_kernel

@@ -48,7 +48,7 @@ from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.reps import GridAction, Representation
 from ntk_equiv.reps._given import representation
-from ntk_equiv.theorems._ensembles import Ensemble, actions, check_ensemble, moved_mean
+from ntk_equiv.theorems._ensembles import Ensemble, actions, check_ensemble, moved_mean, time_axes
 from ntk_equiv.theorems._kernels import check_known, output_grid
 from ntk_equiv.theorems._violation import Violation, measured
 
@@ -162,7 +162,7 @@ def augmentation_equivalence(augmented: Ensemble, convolutional: Ensemble, x: In
         check_ensemble(ens, argument)
     rep_x, rep_y = actions(augmented, None, None)
     check_known(x, "x")
-    group, axis = _finite(rep_x), int(t is not None and jnp.ndim(t))
+    group, axis = _finite(rep_x), time_axes(t)
     images = _orbit(rep_x, x)
     mean, cov = augmented.mean(x, t), augmented.cov(x, t, images)
     grid = output_grid(rep_x, cov.shape[axis:])

@@ -14,11 +14,10 @@ import jax.numpy as jnp
 
 from ntk_equiv._check import refusal, shown
 from ntk_equiv._typing import Inputs
-from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.reps import Representation
 from ntk_equiv.reps._given import actions_on_both
 from ntk_equiv.theorems._kernels import both_sides, check_known, output_grid
-from ntk_equiv.theorems._violation import Violation, measured
+from ntk_equiv.theorems._violation import Violation, measured, one_by_one
 
 STATEMENTS = {
     "mean": "mean prediction: μ(ρ_X(g)x) = ρ_Y(g) μ(x)",
@@ -94,10 +93,10 @@ def emergent_equivariance(
     check_known(x, "x")
     chosen = rep_x.elements(elements)
     mean, cov = ens.mean(x, t), ens.cov(x, t)
-    grid = output_grid(rep_x, cov.shape[1:] if t is not None and jnp.ndim(t) else cov.shape)
+    grid = output_grid(rep_x, cov.shape[time_axes(t) :])
 
     def sides() -> Iterator[tuple]:
-        for g in chosen.tolist() if isinstance(rep_x.group, FiniteGroup) else chosen:
+        for g in one_by_one(rep_x.group, chosen):
             moved = rep_x(g, x)
             yield (ens.mean(moved, t), ens.cov(moved, t)), (moved_mean(rep_y, g, mean, t), *both_sides(grid, g, (cov,)))
 
@@ -106,8 +105,13 @@ def emergent_equivariance(
 
 def moved_mean(rep_y: Representation, g: Any, mean: jax.Array, t: Any) -> jax.Array:
     """ρ_Y(g) of a mean at one or several times; labels [n] have a single channel."""
-    vector = mean.ndim - (t is not None and jnp.ndim(t)) == 1
+    vector = mean.ndim - time_axes(t) == 1
     return rep_y(g, mean[..., None])[..., 0] if vector else rep_y(g, mean)
+
+
+def time_axes(t: Any) -> int:
+    """How many axes of times results have in front: one if t is a vector, else none."""
+    return 0 if t is None else jnp.ndim(t)
 
 
 def actions(ens: Ensemble, rep_x: Any, rep_y: Any) -> tuple[Representation, Representation]:

@@ -12,11 +12,10 @@ import numpy as np
 
 from ntk_equiv._check import arrays, function, refusal, scalar
 from ntk_equiv._typing import Inputs
-from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.reps import Representation
 from ntk_equiv.reps._given import actions_on_both
 from ntk_equiv.theorems._kernels import check_known
-from ntk_equiv.theorems._violation import Violation, measured
+from ntk_equiv.theorems._violation import Violation, measured, one_by_one
 
 
 def assert_equivariant(
@@ -80,7 +79,6 @@ def _equivariance(
     statement = f"fn(ρ_X(g)x) = {'fn(x)' if rep_y is None else 'ρ_Y(g) fn(x)'}"
     rep_x, rep_y = actions_on_both(rep_x, rep_y)
     chosen = rep_x.elements(elements)
-    known = chosen.tolist() if isinstance(rep_x.group, FiniteGroup) else chosen
     value = fn(x)
     if not sum(np.size(leaf) for leaf in jax.tree.leaves(value) if np.asarray(leaf).dtype.kind in "biufcV"):
         raise refusal("fn", expected="a function that returns numbers", got="none", fix="Return arrays from it.")
@@ -88,7 +86,7 @@ def _equivariance(
     statements = {f"fn(x){jax.tree_util.keystr(path)}": statement for path in paths}
 
     def sides() -> Iterator[tuple]:
-        for g in known:
+        for g in one_by_one(rep_x.group, chosen):
             left, right = jax.tree.leaves(fn(rep_x(g, x))), jax.tree.leaves(_moved(rep_y, g, value))
             _check_same_shapes(left, right)
             yield left, right

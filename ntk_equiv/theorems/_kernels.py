@@ -13,10 +13,9 @@ import jax
 from ntk_equiv._check import function, is_concrete, refusal
 from ntk_equiv._gram import gram
 from ntk_equiv._typing import Inputs, KernelFn
-from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.reps import GridAction, Representation
 from ntk_equiv.reps._given import representation
-from ntk_equiv.theorems._violation import Violation, measured
+from ntk_equiv.theorems._violation import Violation, measured, one_by_one
 
 STATEMENTS = {
     "nngp": "NNGP kernel: 𝒦(ρ_X(g)x, ρ_X(g)x') = ρ_K(g) 𝒦(x, x') ρ_K(g)ᵀ",
@@ -71,7 +70,7 @@ def kernel_transformation(
     grid = output_grid(rep_x, kernels[0].shape)
 
     def sides() -> Iterator[tuple]:
-        for g in chosen.tolist() if isinstance(rep_x.group, FiniteGroup) else chosen:
+        for g in one_by_one(rep_x.group, chosen):
             moved1, moved2 = _acted(rep_x, g, (x1, x2))
             yield gram(kernel_fn, moved1, moved2, tuple(STATEMENTS)), both_sides(grid, g, tuple(kernels))
 

@@ -122,6 +122,11 @@ def _is_within(size: float, limit: float) -> bool:
     return bool(np.isfinite(size)) and size <= limit
 
 
+def one_by_one(group: FiniteGroup | ContinuousGroup, elements: Any) -> Iterable[Any]:
+    """Elements, as `Representation.elements` gives them, to loop over: whole numbers on the host, or matrices."""
+    return elements.tolist() if isinstance(group, FiniteGroup) else elements
+
+
 def measured(
     statements: Mapping[str, str],
     group: FiniteGroup | ContinuousGroup,

@@ -45,13 +45,6 @@ def test_sets_made_for_an_ensemble_are_tried_on_its_members():
     assert (ensemble, members) == (pytest.approx([2.5]), pytest.approx(np.array([[2.5]])))
 
 
-def test_orbits_begin_with_the_images_themselves():
-    x = np.arange(2 * 5 * 5 * 3, dtype=float).reshape(2, 5, 5, 3)
-    found = _slices.orbits(4, x)
-    expected = np.concatenate([np.rot90(x, turns, axes=(1, 2)) for turns in range(4)])
-    np.testing.assert_array_equal(found, expected)
-
-
 def test_images_are_split_and_normalized():
     data = _slices.load(SETTINGS, None)
     assert (len(data.x), len(data.validation_x)) == (22, 2)

@@ -37,7 +37,12 @@ def deviations(module, order, x):
 def test_rotations_by_any_angle_agree_with_those_of_a_group(noise):
     expected = reps.rotate(groups.cyclic(8)).orbit(noise)
     assert_close(rotated(noise, jnp.asarray(groups.SO2.grid(8), jnp.float32)), expected)
-    np.testing.assert_array_equal(on_orbits(noise, 4)[3:6], np.rot90(noise, 1, (1, 2)))
+
+
+def test_orbits_begin_with_the_pictures_themselves():
+    x = np.arange(2 * 5 * 5 * 3, dtype=float).reshape(2, 5, 5, 3)
+    expected = np.concatenate([np.rot90(x, turns, axes=(1, 2)) for turns in range(4)])
+    np.testing.assert_array_equal(on_orbits(x, 4), expected)
 
 
 @pytest.mark.parametrize("lifting", [True, False])
