@@ -60,7 +60,9 @@ def split(network: Any, params: Any) -> tuple[Plain | Linen, Any, Any]:
     except TypeError as error:
         fix = "Compiled programs are found by it: wrap it in a function of your own."
         raise refusal("apply", expected="hashable", got=str(error), fix=fix, kind=TypeError) from error
-    return apply, jax.tree.map(_parameter, arrays(params, "params")), jax.tree.map(jnp.asarray, constants)
+    if params is None or jax.tree.leaves(params):  # a network may be without any, but then it says so, by `()`
+        params = arrays(params, "params")
+    return apply, jax.tree.map(_parameter, params), jax.tree.map(jnp.asarray, constants)
 
 
 def sample_outputs(apply: Callable, params: Any, constants: Any, sample: Any) -> Any:

@@ -170,8 +170,11 @@ def test_runs_are_saved_and_loaded(tmp_path, whole):
     )
     with pytest.raises(ValueError, match="one with parameters"):
         ensembles.Run.load(tmp_path / "run", (lambda key, x: {"V": jnp.ones((2, 1))}, apply))
-    with pytest.raises(FileNotFoundError, match="one with a run in it"):
+    with pytest.raises(FileNotFoundError, match="which does not exist"):
         ensembles.Run.load(tmp_path / "nowhere", NET)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="one with a run in it"):
+        ensembles.Run.load(tmp_path / "empty", NET)
     with pytest.raises(FileExistsError, match="a new or empty folder"):
         whole.save(tmp_path / "run")
 
