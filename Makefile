@@ -49,9 +49,9 @@ docs: $(VENV)/.docs  ## build the documentation into site/
 docs-serve: $(VENV)/.docs  ## show the documentation in a browser while it is written
 	$(VENV)/bin/mkdocs serve
 
-bench: $(VENV)/.test  ## run every benchmark
-	@set -e; for script in benchmarks/bench_*.py; do \
-		echo "$$script"; $(VENV)/bin/python "$$script"; done
+bench: $(VENV)/.test  ## run every benchmark, and put the results into benchmarks/results.json and docs/performance.md
+	$(VENV)/bin/python benchmarks/run.py $(BENCH_FLAGS); status=$$?; \
+	$(VENV)/bin/python benchmarks/performance_page.py && exit $$status
 
 clean:  ## remove everything that was made
 	rm -rf .venv* site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
