@@ -7,7 +7,6 @@ machine do not belong into the same table: then the file begins anew.
 """
 
 import json
-import math
 import os
 import platform
 from importlib import metadata
@@ -89,13 +88,9 @@ def _row(record: dict[str, Any]) -> tuple[str, ...]:
 
 
 def times(ratio: float) -> str:
-    """A ratio to two digits.
-
-    >>> times(0.7692), times(5.44), times(16.5), times(583.2)
-    ('0.77×', '5.4×', '16×', '580×')
-    """
-    digits = max(0, 1 - math.floor(math.log10(ratio)))
-    return f"{round(ratio, 1 - math.floor(math.log10(ratio))):.{digits}f}×"
+    """A ratio to two digits."""
+    rounded = float(f"{ratio:.2g}")
+    return f"{rounded:.0f}×" if rounded >= 10 else f"{rounded:#.2g}×"
 
 
 def _short(value: Any) -> Any:
