@@ -85,7 +85,7 @@ def kernels(kept: dict[str, Any]):
             ax.set_xticks([1, 2, 5, 10, 20, 50, 100], ["1", "2", "5", "10", "20", "50", "100"])
             ax.minorticks_off()
             ax.set_yticks(places, [record["question"].removesuffix(f", {dtype}") for record in chosen])
-        axes[1].legend(loc="lower right")
+        fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower right", ncols=3)
     return fig
 
 
