@@ -93,7 +93,7 @@ def compared_on(build, shape: tuple[int, ...], dtype: str) -> Found:
         # On the diagonal neural-tangents itself is off by the square root of the rounding error.
         tolerance={"float32": 5e-3, "float64": 2e-7}[dtype],
         rounds=7,
-        patience=4,
+        patience=2.5,
     )
 
 

@@ -6,6 +6,7 @@
 What is reported is printed. `run.py`, which collects it, names a file for it in the environment.
 """
 
+import gc
 import importlib.util
 import json
 import os
@@ -105,6 +106,7 @@ def relative_difference(a: Any, b: Any) -> float:
 
 def peak_beyond(run: Callable[[], Any]) -> tuple[int, Any]:
     """How many bytes the process takes at its peak, less what it had before; and the answer."""
+    gc.collect()  # What an earlier computation left behind in cycles would else be given back meanwhile.
     before, peak, done = _resident(), [0], threading.Event()
 
     def watch() -> None:
