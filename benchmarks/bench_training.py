@@ -51,7 +51,7 @@ def torch(width: int | None, members: list[int]) -> dict[str, list[float]]:
 
     x, y = data(width)
     if width is None:
-        run = lambda count: torch_trainers.convolutional(x, y, count, EPOCHS, BATCH, trainers.ADAM)  # noqa: E731
+        run = lambda count: torch_trainers.convolutional(x, y, count, EPOCHS, BATCH, trainers.ADAM_RATE)  # noqa: E731
     else:
         run = lambda count: torch_trainers.perceptrons(x, y, width, count, STEPS[width], RATE)  # noqa: E731
     return {"PyTorch loop": seconds(run, members)}
@@ -84,9 +84,7 @@ def _perceptrons(width: int, params, x, y) -> list:
 
 
 def _convolutional(_width: None, params, x, y) -> list:
-    import optax
-
-    state = params, optax.adam(trainers.ADAM).init(params)
+    state = params, trainers.ADAM.init(params)
     for _ in range(CHECKED_STEPS):
         state = trainers.flax_step(state, x, y)
     outputs = [trainers.FlaxCNN().apply(state[0], x)]
@@ -96,7 +94,7 @@ def _convolutional(_width: None, params, x, y) -> list:
 
         net, pictures = torch_trainers.cnn(params["params"]), tensor(x).movedim(-1, 1)
         batches = [range(len(x))] * CHECKED_STEPS
-        torch_trainers.train_cnn(net, pictures, tensor(y).long(), batches, trainers.ADAM)
+        torch_trainers.train_cnn(net, pictures, tensor(y).long(), batches, trainers.ADAM_RATE)
         outputs.append(net(pictures).detach().numpy())
     return outputs
 

@@ -17,8 +17,10 @@ import optax
 from ntk_equiv import ensembles
 
 POINTS, SITES, RATE = 512, 25, 0.5
-IMAGES, BATCH, EPOCHS, ADAM = 1024, 64, 4, 1e-3
+IMAGES, BATCH, EPOCHS, ADAM_RATE = 1024, 64, 4, 1e-3
 STEPS = {128: 40, 512: 12, 2048: 4}
+# Compiled programs are found again by their optimizer, which has to be the same one then.
+SGD, ADAM = optax.sgd(RATE), optax.adam(ADAM_RATE)
 
 
 def data(width: int | None) -> tuple[np.ndarray, np.ndarray]:
@@ -46,9 +48,9 @@ def trained(width: int | None, batch: tuple, members: int, **settings) -> ensemb
     key = jax.random.key(0)
     if width is None:
         settings = settings or {"epochs": EPOCHS, "batch_size": BATCH}
-        settings |= {"loss": "cross_entropy", "optimizer": optax.adam(ADAM)}
+        settings |= {"loss": "cross_entropy", "optimizer": ADAM}
     else:
-        settings = {"steps": STEPS[width], "optimizer": optax.sgd(RATE)} | settings
+        settings = {"steps": STEPS[width], "optimizer": SGD} | settings
     return ensembles.train(network(width), batch, members=members, key=key, **settings)
 
 
@@ -76,11 +78,11 @@ def _together(width: int):
 @partial(jax.jit, static_argnames=("width", "steps"))
 def descended(width: int, params, x, y, steps: int):
     """A perceptron after some steps of gradient descent."""
-    sgd, net = optax.sgd(RATE), network(width)
+    net = network(width)
 
     def step(_, params):
         gradient = jax.grad(lambda p: jnp.mean((net.apply(p, x) - y) ** 2) / 2)(params)
-        return optax.apply_updates(params, sgd.update(gradient, sgd.init(params))[0])
+        return optax.apply_updates(params, SGD.update(gradient, SGD.init(params))[0])
 
     return jax.lax.fori_loop(0, steps, step, params)
 
@@ -117,7 +119,7 @@ def flax_loop(_width: None, members: int):
 @jax.jit
 def _flax_born(key):
     params = FlaxCNN().init(key, jnp.ones((1, 28, 28, 1)))
-    return params, optax.adam(ADAM).init(params)
+    return params, ADAM.init(params)
 
 
 @jax.jit
@@ -128,5 +130,5 @@ def flax_step(state: tuple, x, y) -> tuple:
     def loss(params):
         return optax.softmax_cross_entropy_with_integer_labels(FlaxCNN().apply(params, x), y).mean()
 
-    updates, moments = optax.adam(ADAM).update(jax.grad(loss)(params), moments)
+    updates, moments = ADAM.update(jax.grad(loss)(params), moments)
     return optax.apply_updates(params, updates), moments
