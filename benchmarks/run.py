@@ -1,7 +1,7 @@
 """Run the benchmarks, one process for each script, and keep what they report.
 
     python benchmarks/run.py                              all of benchmarks/bench_*.py
-    python benchmarks/run.py --only kernels memory        those whose names contain one of these words
+    python benchmarks/run.py --only kernels memory        bench_kernels.py, and those whose names contain "memory"
 
 Each script asks one question, or the same one of several cases; its docstring says which. A script that fails, because
 answers differ or for any other reason, does not stop the others: it is named at the end, its old results are kept, and
@@ -25,15 +25,19 @@ HERE = Path(__file__).parent
 
 
 def scripts_in(folder: Path, words: list[str]) -> list[Path]:
-    """All scripts of a folder, or those whose names contain one of the words."""
+    """All scripts of a folder, or those that words name: one by its whole name, else all that contain the word."""
     found = sorted(folder.glob("bench_*.py"))
-    return [script for script in found if not words or any(word in script.stem for word in words)]
+    if not words:
+        return found
+    whole = {script for script in found if script.stem.removeprefix("bench_") in words}
+    others = [word for word in words if word not in {script.stem.removeprefix("bench_") for script in whole}]
+    return [script for script in found if script in whole or any(word in script.stem for word in others)]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what was asked for; 1 if a script failed, 2 if there is none."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="scripts whose names contain a word")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="name of a script, or part of names")
     parser.add_argument("--folder", type=Path, default=HERE, help="where the scripts are")
     parser.add_argument("--results", type=Path, default=results.FILE, help="where results are kept")
     chosen = parser.parse_args(arguments)

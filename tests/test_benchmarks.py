@@ -42,6 +42,15 @@ def start(folder, *arguments):
     return run.main(["--folder", str(folder), "--results", str(kept), *arguments]), results.load(kept)
 
 
+def test_words_name_one_script_or_all_that_contain_them(folder):
+    for name in ("bench_a.py", "bench_a_b.py"):
+        (folder / name).write_text("")
+    chosen = lambda *words: [script.stem for script in run.scripts_in(folder, [*words])]  # noqa: E731
+    assert chosen("a") == ["bench_a"]
+    assert chosen("a_", "third") == ["bench_a_b", "bench_third"]
+    assert chosen() == ["bench_a", "bench_a_b", "bench_first", "bench_second", "bench_third"]
+
+
 def test_page_shows_what_is_kept():
     text = performance_page.PAGE.read_text()
     assert performance_page.page(text, results.load()) == text
