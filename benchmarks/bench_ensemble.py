@@ -2,7 +2,7 @@
 
 The peer is `predict.gradient_descent_mse_ensemble` on the augmented set, which decomposes its whole Gram matrix.
 Float64, two hidden ReLU layers, 200 test points, one training time; what is timed starts from the data and includes
-kernels. A run of the peer that takes longer than 40 seconds is not repeated, so that it includes some compilation.
+kernels. A run of the peer that takes longer than a minute is not repeated, so that it includes some compilation.
 """
 
 import warnings

@@ -26,7 +26,7 @@ from results import RECORDS
 
 NEURAL_TANGENTS = "neural-tangents"
 # Seconds from which on a run is not repeated.
-TOO_LONG = 40.0
+TOO_LONG = 60.0
 
 
 @dataclass(frozen=True)
