@@ -9,12 +9,13 @@ members from the same parameters, and have to agree. PyTorch is left out where i
 
 import argparse
 import json
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import trainers
-from measuring import Found, in_own_process, is_installed, relative_difference, report, timed
+from measuring import Found, in_own_process, in_turn, is_installed, relative_difference, report, timed
 from trainers import BATCH, EPOCHS, IMAGES, POINTS, RATE, SITES, STEPS, data
 
 from ntk_equiv import ensembles
@@ -24,12 +25,12 @@ ROUNDS, RUNS = 2, 3
 CHECKED_STEPS, TOLERANCE = 3, 2e-3
 
 
-def seconds(run, members: list[int]) -> list[float]:
-    """Of the shortest run after one that compiles, for each number of members."""
+def seconds(run, members: list[int], *, compiles: bool = True) -> list[float]:
+    """Of the shortest run after one that compiles, or that begins, for each number of members."""
     found = []
     for count in members:
-        jax.block_until_ready(run(count))
-        found.append(min(timed(lambda count=count: run(count))[0] for _ in range(RUNS)))
+        jax.block_until_ready(run(count if compiles else 1))
+        found.append(in_turn({"way": partial(run, count)}, rounds=RUNS)["way"])
     return found
 
 
@@ -54,7 +55,7 @@ def torch(width: int | None, members: list[int]) -> dict[str, list[float]]:
         run = lambda count: torch_trainers.convolutional(x, y, count, EPOCHS, BATCH, trainers.ADAM_RATE)  # noqa: E731
     else:
         run = lambda count: torch_trainers.perceptrons(x, y, width, count, STEPS[width], RATE)  # noqa: E731
-    return {"PyTorch loop": seconds(run, members)}
+    return {"PyTorch loop": seconds(run, members, compiles=False)}
 
 
 def difference(width: int | None, _members: list[int]) -> float:
@@ -110,10 +111,10 @@ def peak(_width: int | None, _members: list[int]) -> float:
 WAYS = {"ours": ours, "loops": loops, "torch": torch, "difference": difference, "peak": peak}
 
 
-def measured(width: int | None, members: list[int]) -> dict[str, list[float]]:
+def measured(width: int | None, members: list[int], ways: list[str]) -> dict[str, list[float]]:
     """The shortest time of each way for each number of members, each way in its own process, in turn."""
     found: dict[str, list[float]] = {}
-    for way in ["ours", "loops", *(["torch"] if is_installed("torch") else [])] * ROUNDS:
+    for way in ways * ROUNDS:
         for name, values in asked(way, width, members).items():
             found[name] = [*map(min, values, found.get(name, values))]
     return found
@@ -136,7 +137,8 @@ def checked(width: int | None) -> float:
 def compare(width: int | None) -> None:
     members = CNN_MEMBERS if width is None else MEMBERS
     difference = checked(width)
-    times = {name: values[0] for name, values in measured(width, [members]).items()}
+    ways = ["ours", "loops", *(["torch"] if is_installed("torch") else [])]
+    times = {name: values[0] for name, values in measured(width, [members], ways).items()}
     found = Found(times.pop("ours"), times, difference)
     if width is None:
         rate = IMAGES * members * EPOCHS / found.ours

@@ -11,7 +11,7 @@ WIDTH, MEMBERS = 128, [1, 4, 16, 64, 256]
 
 if __name__ == "__main__":
     difference = checked(WIDTH)
-    curve = measured(WIDTH, MEMBERS)
+    curve = measured(WIDTH, MEMBERS, ["ours", "loops"])
     last = {name: times[-1] for name, times in curve.items()}
     found = Found(last.pop("ours"), last, difference)
     question = f"growth with members: up to {MEMBERS[-1]}, width {WIDTH}"

@@ -36,7 +36,7 @@ def merged(kept: dict[str, Any], script: str, results: list[dict], busy_elsewher
     now = empty()
     same = all(kept[part] == now[part] for part in ("versions", "machine"))
     others = kept["scripts"] if same else {}
-    found = {"busy_elsewhere": busy_elsewhere, "results": [_short(result) for result in results]}
+    found = _short({"busy_elsewhere": busy_elsewhere, "results": results})
     return {**now, "scripts": dict(sorted({**others, script: found}.items()))}
 
 
