@@ -54,9 +54,9 @@ docs-serve: $(VENV)/.docs  ## show the documentation in a browser while it is wr
 pictures: $(VENV)/.demo  ## draw the pictures of the concept pages again
 	$(VENV)/bin/python docs/tools/pictures.py
 
-bench: $(VENV)/.test  ## run every benchmark
-	@set -e; for script in benchmarks/bench_*.py; do \
-		echo "$$script"; $(VENV)/bin/python "$$script"; done
+bench: $(VENV)/.test  ## run every benchmark, and put the results into benchmarks/results.json and docs/performance.md
+	$(VENV)/bin/python benchmarks/run.py $(BENCH_FLAGS); status=$$?; \
+	$(VENV)/bin/python benchmarks/performance_page.py && exit $$status
 
 dist: $(VENV)/.dev  ## build wheel and sdist, check what they contain, and try the wheel in an environment of its own
 	rm -rf dist $(WHEEL)

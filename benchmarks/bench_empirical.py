@@ -7,12 +7,13 @@ are independent (`vmap_axes=0`), in each of its implementations that runs on the
 are compared first.
 """
 
-import time
+from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from measuring import relative_difference, report, shortest
+from measuring import NEURAL_TANGENTS, compared, report
 
 from ntk_equiv import empirical_kernel_fn, ensembles, gram, interop, stax
 
@@ -33,39 +34,27 @@ def perceptron():
     return net.apply_fn, net.init_fn(jax.random.key(0), x.shape)[1], x
 
 
-def peers(apply, params, x, expected, implementations) -> dict[str, float]:
-    """Seconds of each implementation that runs; a slow one is not repeated often."""
+def peers(apply, params, x, implementations) -> dict[str, Callable]:
+    """The implementations that run."""
     found = {}
     for implementation in implementations:
         ntk_fn = jax.jit(nt.empirical_ntk_fn(apply, vmap_axes=0, implementation=implementation))
         try:
-            difference = relative_difference(expected, ntk_fn(x, None, params))
+            jax.eval_shape(ntk_fn, x, None, params)
         except TypeError as error:
-            print(f"neural-tangents, implementation {implementation}, does not run on JAX {jax.__version__}: {error}")
+            print(f"{NEURAL_TANGENTS}, implementation {implementation}, does not run on JAX {jax.__version__}: {error}")
             continue
-        assert difference < 1e-5, difference
-        name, times = f"neural-tangents, implementation {implementation}", []
-        while len(times) < 5 and sum(times) < 10:
-            start = time.perf_counter()
-            jax.block_until_ready(ntk_fn(x, None, params))
-            times.append(time.perf_counter() - start)
-        found[name] = min(times)
-        print(f"{name}: {min(times):.3f} s", flush=True)
+        found[f"{NEURAL_TANGENTS}, implementation {implementation}"] = partial(ntk_fn, x, None, params)
     return found
 
 
 def compare(question: str, problem, implementations=(1, 2, 3)) -> None:
     apply, params, x = problem()
     kernel_fn = empirical_kernel_fn(apply, params)
-    expected = gram(kernel_fn, x, None, "ntk")
-    theirs = peers(apply, params, x, expected, implementations)
-    report(
-        f"{question}, {kernel_fn.plan(x).method}",
-        target=1,
-        peer="neural-tangents 0.6.5",
-        ours=shortest(lambda: gram(kernel_fn, x, None, "ntk"), 20),
-        theirs=theirs,
-    )
+    ways = peers(apply, params, x, implementations)
+    found = compared(lambda: gram(kernel_fn, x, None, "ntk"), ways, tolerance=1e-5, patience=10)
+    fastest = min(found.theirs, key=found.theirs.__getitem__)
+    report(f"empirical NTK: {question}, {kernel_fn.plan(x).method}", target=1, peer=fastest, found=found)
 
 
 if __name__ == "__main__":

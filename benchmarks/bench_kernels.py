@@ -10,7 +10,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-from measuring import relative_difference, report, shortest
+from measuring import NEURAL_TANGENTS, Found, compared, report
 
 from ntk_equiv import gram, interop, stax
 
@@ -79,25 +79,21 @@ CASES = [
 ]
 
 
-def compare(question: str, build, shape: tuple[int, ...], targets: tuple[float, float], dtype: str) -> None:
+def compared_on(build, shape: tuple[int, ...], dtype: str) -> Found:
+    """Both Gram matrices of random inputs."""
     x = jnp.asarray(np.random.default_rng(0).normal(size=shape), dtype)
     ours, theirs = build(stax)[2], build(nt.stax)[2]
     compiled = jax.jit(theirs, static_argnums=2)
-    # On the diagonal neural-tangents itself is off by the square root of the rounding error.
-    difference = relative_difference(gram(ours, x, None, BOTH), tuple(compiled(x, None, BOTH)))
-    assert difference < {"float32": 5e-3, "float64": 2e-7}[dtype], difference
-    repeats = 7 if len(shape) == 2 else 2
-    peers = {
-        "neural-tangents": shortest(lambda: theirs(x, None, BOTH), min(repeats, 3)),
-        "neural-tangents in jit": shortest(lambda: compiled(x, None, BOTH), min(repeats, 3)),
-    }
-    report(
-        f"{question}, {dtype}",
-        target=targets[dtype == "float64"],
-        peer="neural-tangents 0.6.5",
-        ours=shortest(lambda: gram(ours, x, None, BOTH), 2 * repeats),
-        theirs=peers,
-        difference=difference,
+    return compared(
+        lambda: tuple(gram(ours, x, None, BOTH)),
+        {
+            NEURAL_TANGENTS: lambda: tuple(theirs(x, None, BOTH)),
+            f"{NEURAL_TANGENTS} in jit": lambda: tuple(compiled(x, None, BOTH)),
+        },
+        # On the diagonal neural-tangents itself is off by the square root of the rounding error.
+        tolerance={"float32": 5e-3, "float64": 2e-7}[dtype],
+        rounds=7,
+        patience=2.5,
     )
 
 
@@ -110,5 +106,6 @@ if __name__ == "__main__":
             subprocess.run([sys.executable, __file__, "--dtype", name], check=True)
     else:
         jax.config.update("jax_enable_x64", dtype == "float64")
-        for case in CASES:
-            compare(*case, dtype)
+        for question, build, shape, targets in CASES:
+            found = compared_on(build, shape, dtype)
+            report(f"{question}, {dtype}", target=targets[dtype == "float64"], peer=NEURAL_TANGENTS, found=found)

@@ -1,0 +1,106 @@
+"""Put `results.json` into `docs/performance.md`, between its two marks, and draw the figures of that page.
+
+python benchmarks/performance_page.py
+"""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import results
+
+from ntk_equiv import plotting
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "performance.md"
+FIGURES = PAGE.parent / "figures"
+BEGIN, END = "<!-- begin of results -->", "<!-- end of results -->"
+# Script, what grows, how the axis is called.
+GROWTHS = [
+    ("bench_ensemble_points", "points", "base points under C8"),
+    ("bench_ensemble_order", "order", "order of the group, 64 points"),
+    ("bench_kernels_depth", "depth", "hidden layers, 1000 points"),
+    ("bench_training_members", "members", "members of width 128"),
+]
+NAMES = {"bench_ensemble_points": "reduced", "bench_ensemble_order": "reduced"}
+
+
+def tables(kept: dict[str, Any]) -> str:
+    """What stands between the marks: machine and versions, then for each script its question and its results."""
+    machine = kept["machine"]
+    packages = ", ".join(f"{name} {version}" for name, version in kept["versions"].items())
+    parts = [f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB; {packages}."]
+    for script, found in kept["scripts"].items():
+        parts.append(f"**{question(script)}** (`{script}.py`{_disturbance(found['busy_elsewhere'])})")
+        parts.append(_markdown([results.HEADINGS, *results.rows(kept, [script])]))
+    return "\n\n".join(parts)
+
+
+def question(script: str) -> str:
+    """The first line of a script's docstring."""
+    text = ast.get_docstring(ast.parse((HERE / f"{script}.py").read_text()))
+    assert text is not None
+    return text.splitlines()[0]
+
+
+def page(text: str, kept: dict[str, Any]) -> str:
+    """The page with these results between its marks."""
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n\n{tables(kept)}\n\n{END}{after}"
+
+
+def growth(kept: dict[str, Any]):
+    """Seconds over what grows, a panel for each."""
+    with plotting.style():
+        fig, axes = plotting.panels(2, 2)
+        for ax, (script, axis, label) in zip(axes, GROWTHS, strict=True):
+            (record,) = kept["scripts"][script]["results"]
+            curve = dict(record["curve"])
+            sizes = curve.pop(axis)
+            for number, (name, seconds) in enumerate(curve.items()):
+                shown = NAMES.get(script, name) if name == "ours" else name
+                plotting.measured(ax, sizes, seconds, label=shown, number=number, joined=True)
+            ax.set(xscale="log", yscale="log", xlabel=label, ylabel="seconds")
+            ax.set_xticks(sizes, [str(size) for size in sizes])
+            ax.minorticks_off()
+            ax.legend()
+    return fig
+
+
+def kernels(kept: dict[str, Any]):
+    """How much faster the Gram matrices are than those of neural-tangents, for both precisions."""
+    found = kept["scripts"]["bench_kernels"]["results"]
+    with plotting.style():
+        fig, axes = plotting.panels(2, sharey=True, width=4.6, height=3.8)
+        for ax, dtype in zip(axes, ("float32", "float64"), strict=True):
+            chosen = [record for record in found if record["question"].endswith(dtype)][::-1]
+            places = range(len(chosen))
+            (jit,) = chosen[0]["others"]
+            plotting.measured(ax, [r["ratio"] for r in chosen], places, label=chosen[0]["peer"], number=0)
+            plotting.measured(ax, [r["others"][jit] for r in chosen], places, label=jit, number=1)
+            ax.plot([r["target"] for r in chosen], places, "|", color="#222222", markersize=10, label="target")
+            ax.axvline(1, color="#222222", linewidth=0.8)
+            ax.set(xscale="log", xlabel="times as fast", title=dtype)
+            ax.set_xticks([1, 2, 5, 10, 20, 50, 100], ["1", "2", "5", "10", "20", "50", "100"])
+            ax.minorticks_off()
+            ax.set_yticks(places, [record["question"].removesuffix(f", {dtype}") for record in chosen])
+        fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower right", ncols=3)
+    return fig
+
+
+def _disturbance(busy: float | None) -> str:
+    return "" if busy is None else f"; other work took {busy:.0%} of the machine"
+
+
+def _markdown(rows: list[tuple[str, ...]]) -> str:
+    # A bar separates cells, so that one in a text is written otherwise.
+    lines = [" | ".join(cell.replace("|", "&#124;") for cell in row) for row in rows]
+    return "\n".join(f"| {line} |" for line in (lines[0], " | ".join(["---"] * len(rows[0])), *lines[1:]))
+
+
+if __name__ == "__main__":
+    kept = results.load()
+    PAGE.write_text(page(PAGE.read_text(), kept))
+    for name, draw in (("growth", growth), ("kernels", kernels)):
+        draw(kept).savefig(FIGURES / f"performance_{name}.png", metadata={"Software": None})

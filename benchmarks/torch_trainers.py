@@ -1,0 +1,72 @@
+"""The training of `trainers` in PyTorch: a loop over members and steps, as people write it.
+
+Weights come and go as NumPy arrays in the layout of our networks, so that both can begin with the same ones.
+"""
+
+import numpy as np
+import torch
+from torch import nn
+
+
+def perceptrons(x: np.ndarray, y: np.ndarray, width: int, members: int, steps: int, rate: float) -> list:
+    """The weights of all members after training."""
+    inputs, labels = torch.tensor(x), torch.tensor(y)
+    sites = x.shape[1]
+    shapes = [(sites, width, (2 / sites) ** 0.5), (width, sites, width**-0.5)]
+    rng = np.random.default_rng(0)
+    drawn = [[rng.normal(size=(a, b)).astype("float32") for a, b, _ in shapes] for _ in range(members)]
+    return [perceptron(inputs, labels, weights, steps, rate) for weights in drawn]
+
+
+def perceptron(x: torch.Tensor, y: torch.Tensor, weights: list, steps: int, rate: float) -> list:
+    """One member, from weights W of our networks to such weights.
+
+    Ours multiplies with W · scale. With weights V = W · scale, descent at the rate η for W is descent at η · scale² for
+    V.
+    """
+    (sites, width), _ = (weight.shape for weight in weights)
+    scales = (2 / sites) ** 0.5, width**-0.5
+    layers = nn.Linear(sites, width, bias=False), nn.Linear(width, sites, bias=False)
+    for layer, weight, scale in zip(layers, weights, scales, strict=True):
+        layer.weight.data = torch.tensor(weight.T * np.float32(scale)).contiguous()
+    net = nn.Sequential(layers[0], nn.ReLU(), layers[1])
+    groups = [{"params": layer.parameters(), "lr": rate * s**2} for layer, s in zip(layers, scales, strict=True)]
+    optimizer = torch.optim.SGD(groups)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (nn.functional.mse_loss(net(x), y) / 2).backward()
+        optimizer.step()
+    return [layer.weight.detach().numpy().T / s for layer, s in zip(layers, scales, strict=True)]
+
+
+def cnn(params: dict | None = None) -> nn.Module:
+    """The paper's convolutional network, with given parameters of ours or its own."""
+    convs = [nn.Conv2d(1, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 3), nn.ReLU(), nn.MaxPool2d(2)]
+    dense = [nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
+    net = nn.Sequential(*convs, *dense)
+    names = {0: "Conv_0", 3: "Conv_1", 7: "Dense_0", 9: "Dense_1", 11: "Dense_2"}
+    for number, name in names.items() if params is not None else ():
+        kernel, bias = (np.array(params[name][part]) for part in ("kernel", "bias"))
+        if name == "Dense_0":  # Images are flattened with the channels last by us, and first by PyTorch.
+            kernel = kernel.reshape(5, 5, 16, 120).transpose(2, 0, 1, 3).reshape(400, 120)
+        axes = (3, 2, 0, 1) if kernel.ndim == 4 else (1, 0)
+        net[number].weight.data = torch.tensor(kernel.transpose(axes)).contiguous()
+        net[number].bias.data = torch.tensor(bias)
+    return net
+
+
+def train_cnn(net: nn.Module, pictures: torch.Tensor, labels: torch.Tensor, batches: list, rate: float) -> None:
+    """Steps of Adam on batches given by the numbers of their samples."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=rate)
+    for chosen in batches:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(pictures[chosen]), labels[chosen]).backward()
+        optimizer.step()
+
+
+def convolutional(x: np.ndarray, y: np.ndarray, members: int, epochs: int, batch: int, rate: float) -> None:
+    """All members, one after the other."""
+    pictures, labels = torch.tensor(x).movedim(-1, 1).contiguous(), torch.tensor(y).long()
+    for _ in range(members):
+        orders = [torch.randperm(len(x)) for _ in range(epochs)]
+        train_cnn(cnn(), pictures, labels, [part for order in orders for part in order.split(batch)], rate)
