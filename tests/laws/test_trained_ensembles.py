@@ -109,7 +109,7 @@ ADAM_UPDATES = [-0.5, 0.2, -0.1, -0.4]
 )
 def test_what_was_not_trained_alike_is_not_compared(wide, ens, changes, filter, message):
     run = dataclasses.replace(wide, configuration=wide.configuration | changes)
-    theory = types.SimpleNamespace(reduction="mean", filter=filter or ens.filter, train=ens.train)
+    theory = types.SimpleNamespace(mean=None, var=None, reduction="mean", filter=filter or ens.filter, train=ens.train)
     with pytest.raises(ValueError, match=message):
         ensembles.compare_with_theory(run, theory, ORBITS)
 
