@@ -111,7 +111,7 @@ def test_page_has_code_output_and_figures_in_order(renderer, small, tmp_path):
     places = [page.markdown.index(part) for part in order]
     assert places == sorted(places)
     assert page.markdown.count('title="prints"') == 2  # values alone are not shown
-    assert page.markdown.count("a-dot.png") == 1
+    assert page.markdown.count("![A dot]") == 1
     assert not (tmp_path / "results").exists()
 
 
