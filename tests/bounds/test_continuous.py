@@ -40,10 +40,10 @@ def ensemble(name, k, seed=0, vector=False):
     return InfiniteEnsemble(network(name), train, filters.gradient_flow(1.0), reduction="mean", method="dense")
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.integers(0, 10**6), st.sampled_from(["relu", "erf", "standard"]), st.floats(0.01, 300.0))
 def test_nothing_is_below_the_measured_error(seed, name, t):
-    """Two hundred random problems."""
+    """A hundred random problems."""
     ens, rng = ensemble(name, 3, seed), np.random.default_rng(seed + 1)
     x = jnp.asarray(rng.normal(size=(8, 2)) * np.geomspace(0.1, 5, 8)[:, None])
     bound = bounds.continuous_group_bound(ens, groups.SO2, x, t)

@@ -54,7 +54,7 @@ def reference(kernel_fn, train, t):
     return A @ np.asarray(train.y), np.diag(cov)
 
 
-@hypothesis.settings(max_examples=20)
+@hypothesis.settings(max_examples=14)
 @hypothesis.given(
     name=st.sampled_from(sorted(NETWORKS)),
     seed=st.integers(0, 1000),

@@ -137,13 +137,13 @@ def check(layers, shape):
         assert_close(ours, oracle, ORACLE)
 
 
-@hypothesis.settings(max_examples=20)
+@hypothesis.settings(max_examples=14)
 @hypothesis.given(vector_layers(depth=3))
 def test_networks_of_vectors(layers):
     check(layers, (5,))
 
 
-@hypothesis.settings(max_examples=12)
+@hypothesis.settings(max_examples=8)
 @hypothesis.given(image_layers())
 def test_networks_of_images(layers):
     check(layers, (4, 5, 2))
