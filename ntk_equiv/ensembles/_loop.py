@@ -18,6 +18,7 @@ import optax
 
 from ntk_equiv._check import random_key, refusal, samples_in
 from ntk_equiv.ensembles._batches import Batches
+from ntk_equiv.ensembles._gradient import value_and_gradient
 from ntk_equiv.ensembles._layout import Layout
 from ntk_equiv.ensembles._losses import LossFn, reduced
 from ntk_equiv.ensembles._model import Model
@@ -105,7 +106,7 @@ class Task:
         return dataclasses.replace(member, failed=_first(member.failed, finite, stop))
 
     def _updated(self, member: Member, batch: tuple, number: jax.Array) -> Member:
-        loss, gradient = jax.value_and_grad(self.loss_of)(member.params, batch)
+        loss, gradient = value_and_gradient(partial(self.loss_of, batch=batch), member.params)
         updates, optimizer = self.optimizer.update(gradient, member.optimizer, member.params)
         params = optax.apply_updates(member.params, updates)
         failed = _first(member.failed, jnp.isfinite(loss), number)

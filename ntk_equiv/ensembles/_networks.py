@@ -100,9 +100,9 @@ class PaperCNN(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """The logits [n, outputs] of images [n, H, W, channels]."""
         for number, channels in enumerate(self.channels):
-            x = nn.relu(Conv(channels, self.padding)(x))
-            if number < self.pools:
-                x = max_pool(x, (2, 2))
+            x = Conv(channels, self.padding)(x)
+            # The pool commutes with ReLU, which has fewer pixels after it.
+            x = nn.relu(max_pool(x, (2, 2)) if number < self.pools else x)
         x = x.reshape(x.shape[0], -1)
         for width in (120, 84):
             x = nn.relu(Dense(width)(x))
