@@ -116,8 +116,8 @@ def expected_osp(
         >>> for members in (1, 10, 100):
         ...     print(bounds.expected_osp(ens, x, 0.5, members, jax.random.key(0)).value.round(1))
         [2.5 2.8]
-        [2.7 2.9]
-        [3.6 3.6]
+        [2.7 3. ]
+        [3.7 3.6]
     """
     shape = _ranges.ensemble(ens).y.shape[1:]
     if len(shape) != 1 or shape[0] < 2:

@@ -22,8 +22,9 @@ NEGLIGIBLE = 1e-6
 
 
 def covariance_root(covariance: Any, rounding: float = 0.0) -> np.ndarray:
-    """A matrix A with AAᵀ = Σ, for a covariance [..., n, n] that may be singular.
+    """The root A with AA = Σ that is positive, and so unique, for a covariance [..., n, n] that may be singular.
 
+    Other roots would do, but eigenvectors differ from machine to machine, and on orbits eigenvalues coincide.
     At late times members agree on the training points, and what is left of their covariance is the rounding of kernels:
     of either sign, and as large as all the rest. Negative eigenvalues down to −`rounding` count as that.
     """
@@ -39,7 +40,7 @@ def covariance_root(covariance: Any, rounding: float = 0.0) -> np.ndarray:
     if (values < -allowed[..., None]).any():
         fix = "A covariance has no negative eigenvalues beyond rounding."
         raise refusal("covariance", expected="positive semidefinite", got=f"the eigenvalue {values.min():.3g}", fix=fix)
-    return vectors * np.sqrt(np.maximum(values, 0))[..., None, :]
+    return (vectors * np.sqrt(np.maximum(values, 0))[..., None, :]) @ np.swapaxes(vectors, -1, -2)
 
 
 def portions(key: jax.Array, samples: int, size: int) -> tuple[jax.Array, int]:

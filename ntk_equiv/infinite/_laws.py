@@ -143,6 +143,7 @@ def train_part(sigma: jax.Array, block: Block, factor: jax.Array, channels: int)
 def draws(key: jax.Array, mean: jax.Array, cov: jax.Array, members: int) -> jax.Array:
     """Functions drawn from N(mean, cov) independently for each channel, [members, rows, c]."""
     values, vectors = jnp.linalg.eigh(cov)
-    root = vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]
+    # The positive root is unique. Eigenvectors differ from machine to machine, where eigenvalues coincide as on orbits.
+    root = (vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]) @ vectors.T
     normal = jax.random.normal(key, (members, *mean.shape), mean.dtype)
     return mean[None] + jnp.einsum("ij,kjc->kic", root, normal)
