@@ -27,6 +27,8 @@ from results import RECORDS
 NEURAL_TANGENTS = "neural-tangents"
 # Seconds from which on a run is not repeated.
 TOO_LONG = 60.0
+# Seconds for which short runs go on: the shortest of a few is still much a matter of luck.
+ENOUGH, MOST_ROUNDS = 3.0, 100
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ def compared(
     tolerance: float,
     rounds: int = 5,
     patience: float = 20.0,
+    enough: float = ENOUGH,
 ) -> Found:
     """Seconds of the shortest run of each way, after checking that they give the same answer.
 
@@ -54,8 +57,9 @@ def compared(
         ours: our way.
         theirs: the ways of others.
         tolerance: the largest difference of answers, relative to their largest entry.
-        rounds: how often each way has its turn.
+        rounds: how often each way has its turn, if that does not take too long.
         patience: seconds after which a way has no further turn.
+        enough: seconds up to which it has further ones.
     """
     first, answer = timed(ours)
     spent, differences = {"ours": first}, []
@@ -66,17 +70,22 @@ def compared(
             raise AssertionError(f"{name} answers differently, by {differences[-1]:.2g}")
         del other
     ready = {name: way for name, way in theirs.items() if spent[name] <= TOO_LONG}
-    best = in_turn({"ours": ours, **ready}, rounds=rounds, patience=patience)
+    best = in_turn({"ours": ours, **ready}, rounds=rounds, patience=patience, enough=enough)
     return Found(best["ours"], {name: best.get(name, spent[name]) for name in theirs}, max(differences))
 
 
-def in_turn(ways: Mapping[str, Callable[[], Any]], *, rounds: int = 5, patience: float = 20.0) -> dict[str, float]:
+def in_turn(
+    ways: Mapping[str, Callable[[], Any]], *, rounds: int = 5, patience: float = 20.0, enough: float = ENOUGH
+) -> dict[str, float]:
     """Seconds of the shortest run of each way, as `compared` takes them, for ways that have been run before."""
     times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            if sum(times[name]) <= patience:
-                times[name].append(timed(way)[0])
+
+    def has_a_turn(found: list[float]) -> bool:
+        return sum(found) <= patience if len(found) < rounds else sum(found) < enough and len(found) < MOST_ROUNDS
+
+    while ready := [name for name in ways if has_a_turn(times[name])]:
+        for name in ready:
+            times[name].append(timed(ways[name])[0])
     return {name: min(found) for name, found in times.items()}
 
 

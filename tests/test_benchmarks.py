@@ -105,7 +105,7 @@ def test_one_script_is_run_again_and_the_others_are_kept(folder, capfd):
 def test_ways_are_measured_in_turn_after_their_answers_agree():
     log = []
     ours, theirs = (lambda name=name: log.append(name) or np.ones(2) for name in ("ours", "theirs"))
-    found = measuring.compared(ours, {"they": theirs}, tolerance=1e-9, rounds=2)
+    found = measuring.compared(ours, {"they": theirs}, tolerance=1e-9, rounds=2, enough=0)
     assert log == ["ours", "theirs"] * 3
     assert found.difference == 0
     assert found.theirs.keys() == {"they"}
@@ -113,6 +113,15 @@ def test_ways_are_measured_in_turn_after_their_answers_agree():
         measuring.compared(ours, {"they": lambda: 2 * np.ones(2)}, tolerance=1e-9)
     with pytest.raises(AssertionError, match="nan"):
         measuring.compared(ours, {"they": lambda: np.array([1, np.nan])}, tolerance=1e-9)
+
+
+def test_short_runs_are_repeated_for_longer_than_long_ones(monkeypatch):
+    seconds, log = {"short": 0.25, "long": 2.0, "endless": 50.0}, []
+    monkeypatch.setattr(measuring, "timed", lambda way: (seconds[way()], None))
+    ways = {name: lambda name=name: log.append(name) or name for name in seconds}
+    assert measuring.in_turn(ways, rounds=3, patience=20.0, enough=2.0) == seconds
+    assert {name: log.count(name) for name in seconds} == {"short": 8, "long": 3, "endless": 1}
+    assert log[:4] == ["short", "long", "endless", "short"]
 
 
 def test_report_is_handed_on(tmp_path, monkeypatch, capsys):
