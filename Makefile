@@ -27,8 +27,8 @@ demo: $(VENV)/.demo  ## the Ising model: theory against trained ensembles, as a 
 test: $(VENV)/.test  ## run all tests and the examples in the documentation
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 
-test-lowest: $(LOWEST)/.test  ## the same with the oldest supported versions of everything
-	$(LOWEST)/bin/python -m pytest $(PYTEST_FLAGS)
+test-lowest: $(LOWEST)/.test  ## the same with the oldest supported versions of everything, and compiled as users do
+	XLA_FLAGS=--xla_backend_optimization_level=3 $(LOWEST)/bin/python -m pytest $(PYTEST_FLAGS)
 
 coverage: $(VENV)/.dev  ## run the tests and show which lines they miss
 	$(VENV)/bin/python -m pytest --cov $(PYTEST_FLAGS)

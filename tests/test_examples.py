@@ -1,6 +1,5 @@
 """Every example runs, those that are experiments with their smallest preset."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +18,6 @@ def test_example_runs(script, tmp_path):
     result = subprocess.run(
         [sys.executable, str(script), "--preset", "test"],
         cwd=tmp_path,  # what an example writes must not end up in the checkout
-        # What is run once is not worth optimising: compiling takes most of the time.
-        env={**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"},
         capture_output=True,
         text=True,
     )

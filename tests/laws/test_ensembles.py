@@ -35,11 +35,7 @@ ROWS = [
 ]
 
 
-# The algebra is the same however well the program runs, and compiles in half the time.
-UNOPTIMIZED = {"xla_backend_optimization_level": 0}
-
-
-@partial(jax.jit, static_argnames=("reduction", "method"), compiler_options=UNOPTIMIZED)
+@partial(jax.jit, static_argnames=("reduction", "method"))
 def laws(kernel_fn, train, filter, x, t, reduction, method):
     ens = InfiniteEnsemble(kernel_fn, train, filter, reduction=reduction, method=method)
     return ens.mean(x, t), ens.cov(x, t), ens.train_mean(t), ens.coefficients(t)

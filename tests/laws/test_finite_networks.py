@@ -81,8 +81,8 @@ NETWORKS = {
             stax.Dense(1, 1.2, 0.1),
         ),
         arrays(2, 3, 3, 1),
-        96,
-        300,
+        64,
+        200,
     ),
     "normalised": (
         lambda w: stax.serial(

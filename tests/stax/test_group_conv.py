@@ -25,11 +25,6 @@ REPS = {name: reps.rot90(group) for name, group in GROUPS.items()}
 both_groups = pytest.mark.parametrize("name", MATRICES)
 
 
-def compiled(function):
-    """As one program; the numbers are the same however well it runs."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
-
-
 @functools.cache
 def product(name, g, k):
     """The number of the element that is the product of two."""
@@ -83,7 +78,7 @@ def test_finite_layers_are_sums_over_turned_filters(name, size, stride, padding,
         init_fn, apply_fn, _ = layer(3, *settings, group=name)
         announced, shapes = described(init_fn, x.shape)
         W, b = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), shapes)
-        y = compiled(apply_fn)((W, b), x)
+        y = jax.jit(apply_fn)((W, b), x)
         assert y.shape == announced
         assert_close(y, np.stack([looped(name, sample, W, b, stride, padding) for sample in x]))
         x = rng.normal(size=(1, shape, shape, len(MATRICES[name]), 2))
@@ -143,7 +138,7 @@ def test_kernels_obey_the_recursion(name):
     q1, q2 = (np.diag(lifted(sample, sample)[0]) for sample in x)
     K, Theta = rectified(*lifted(*x), q1, q2)
     expected = looped_kernels(name, K, Theta, lambda g: taps(name, g, 3, 3, 1, "SAME"), 1.2**2, 0.1**2, lifts=False)
-    for kernel, entries in zip(compiled(net.kernel_fn)(jnp.asarray(x[:1]), jnp.asarray(x[1:])), expected, strict=True):
+    for kernel, entries in zip(jax.jit(net.kernel_fn)(jnp.asarray(x[:1]), jnp.asarray(x[1:])), expected, strict=True):
         assert kernel.shape == (1, 1, 3, 3, 3, 3, order, order)
         assert_close(np.asarray(kernel[0, 0]).transpose(0, 2, 4, 1, 3, 5).reshape(9 * order, 9 * order), entries)
 
@@ -162,10 +157,10 @@ def test_features_have_the_kernels_of_a_plain_network_on_turned_images():
     """𝒦_G(s, g; s', g')(x, x') = 𝒦(s; m⁻¹s')(x, m⁻¹x') with m = g'g⁻¹, also on coincident images."""
     group, rep = GROUPS["D4"], REPS["D4"]
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 4, 4, 1)))
-    kernels = compiled(residual(LIFT, CONV, stax.AvgPool((2, 2, 1), (2, 2, 1))))(x, x)
+    kernels = jax.jit(residual(LIFT, CONV, stax.AvgPool((2, 2, 1), (2, 2, 1))))(x, x)
     plain = residual(stax.Conv, stax.Conv, stax.AvgPool((2, 2), (2, 2)))
-    images = compiled(plain)(x, compiled(rep.orbit)(x)[:, 0])
-    grid = compiled(jax.vmap(rep.spatial((2, 2)).right))
+    images = jax.jit(plain)(x, jax.jit(rep.orbit)(x)[:, 0])
+    grid = jax.jit(jax.vmap(rep.spatial((2, 2)).right))
     for kernel, image in zip(kernels, images, strict=True):
         back = np.asarray(grid(jnp.arange(group.order), image[0][jnp.asarray(group.inverse)]))
         found = np.asarray(kernel)
@@ -179,7 +174,7 @@ def test_flattened_features_have_the_kernel_of_the_plain_network():
 
     def network(first, other):
         layers = first(8, (3, 3), None, "SAME", 1.4, 0.1), stax.Relu(), other(8, (2, 2), b_std=0.3), stax.Relu()
-        return compiled(stax.serial(*layers, stax.Flatten(), stax.Dense(1, 1.3, 0.2))[2])(x, x)
+        return jax.jit(stax.serial(*layers, stax.Flatten(), stax.Dense(1, 1.3, 0.2))[2])(x, x)
 
     for ours, theirs in zip(network(LIFT, CONV), network(stax.Conv, stax.Conv), strict=True):
         assert_close(ours, theirs)
@@ -217,7 +212,7 @@ def test_elements_are_numbered_as_those_of_the_groups(name):
     assert (square.table == np.asarray(group.table)).all()
     assert (square.inverse == np.asarray(group.inverse)).all()
     image = jnp.arange(9).reshape(3, 3, 1)
-    images = compiled(REPS[name].orbit)(image)
+    images = jax.jit(REPS[name].orbit)(image)
     for g in range(group.order):
         assert (square.move(g, image, (0, 1)) == images[g]).all()
         assert [product(name, g, k) for k in range(group.order)] == square.table[g].tolist()
