@@ -176,7 +176,7 @@ def test_rotations_of_the_plane_have_a_limit():
 
 def test_dense_says_why():
     some = augment(X, Y, SHIFTS, elements=[0, 1])
-    with pytest.warns(ReductionWarning, match="are no group"):
+    with pytest.warns(ReductionWarning, match="are no subgroup"):
         assert InfiniteEnsemble(KERNEL_FN, some).method == "dense"
     ramp = jnp.arange(1.0, 5.0)
     lopsided = lambda x1, x2=None, get=None: KERNEL_FN(x1 * ramp[None], None if x2 is None else x2 * ramp[None], get)  # noqa: E731
