@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 from ntk_equiv import InfiniteEnsemble, augment, ensemble_cov, ensemble_mean, filters, groups, reps, stax
 from ntk_equiv.infinite import RankWarning, ReductionWarning, haar_limit
@@ -90,6 +91,16 @@ def test_samples_have_the_law(key):
     assert_mean(centred[:, :, None] * centred[:, None, :], cov)
     pairs = InfiniteEnsemble(KERNEL_FN, augment(X, Y2, SHIFTS, SHIFTS)).sample(key, X_TEST[:1], 0.5, 4000)
     assert_mean(pairs[:, 0, 0] * pairs[:, 0, 1], jnp.prod(pairs.mean(axis=0)[0, :2]))
+
+
+def test_samples_do_not_depend_on_a_choice_of_eigenvectors(key):
+    """On an orbit eigenvalues of the covariance coincide, and their eigenvectors are anything; its root is unique."""
+    orbit = SHIFTS.orbit(X_TEST[:1])[:, 0]
+    mean, cov = ENS.mean(orbit, 0.5), ENS.cov(orbit, 0.5)
+    values = np.linalg.eigvalsh(cov)
+    assert np.diff(values).min() < 1e-12 < values[0]
+    normal = jax.random.normal(key, (3, 4, 1), mean.dtype)[..., 0]
+    assert_close(ENS.sample(key, orbit, 0.5, 3), mean[None] + normal @ scipy.linalg.sqrtm(cov))
 
 
 def test_it_passes_through_jit_and_differentiates():
