@@ -187,6 +187,14 @@ def floating(x: Any, argument: str) -> jax.Array:
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
+def single_time(t: Any) -> Any:
+    """`t`, if it is one training time, or None for that of the filter."""
+    if t is not None and jnp.ndim(t):
+        fix = "What is asked for belongs to one time: ask for one after the other."
+        raise refusal("t", expected="a single time", got=f"shape {jnp.shape(t)}", fix=fix)
+    return t
+
+
 def is_concrete(x: Any) -> bool:
     """Whether the values in the pytree `x` are known now, outside `jit`, `grad` and `vmap`.
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ntk_equiv._check import random_key, real_array, refusal
+from ntk_equiv._check import random_key, real_array, refusal, single_time
 from ntk_equiv._typing import Inputs
 from ntk_equiv.bounds import _orbit_law, _ranges
 from ntk_equiv.bounds._orbit_deviation import OrbitDeviation
@@ -57,7 +57,7 @@ def orbit_deviation(
         >>> print(law.expected(1).round(3), law.expected(100).round(4))
         [0.067 0.152] [0.0067 0.0152]
     """
-    _ranges.one_time(t)
+    single_time(t)
     x = _ranges.ensemble(ens)._points(x)
     own = rep_x is None and readout is None
     rep_x = ens.rep_x if rep_x is None else rep_x

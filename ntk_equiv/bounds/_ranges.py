@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv._check import instance, is_concrete, real_array, refusal
@@ -68,14 +67,6 @@ def ensemble(ens: Any, argument: str = "ens") -> InfiniteEnsemble:
     """`ens`, if it is an infinite ensemble."""
     fix = "Make one with `InfiniteEnsemble(kernel_fn, train)`."
     return instance(ens, InfiniteEnsemble, argument, expected="an infinite ensemble", fix=fix)
-
-
-def one_time(t: Any) -> Any:
-    """`t`, if it is a single training time (or None, for the default of the filter)."""
-    if t is not None and jnp.ndim(t):
-        fix = "Ask for one time after the other."
-        raise refusal("t", expected="one training time", got=f"an array of shape {jnp.shape(t)}", fix=fix)
-    return t
 
 
 def _within(value: Any, argument: str, expected: str, holds: Any, fix: str) -> Any:

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from ntk_equiv._check import one_of, refusal
+from ntk_equiv._check import one_of, refusal, single_time
 from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs
 from ntk_equiv.bounds import _ranges
@@ -54,7 +54,7 @@ def required_members(
         >>> bounds.required_members(ens, x, 10.0, 0.1, 0.05, simultaneous="sidak")
         201
     """
-    _ranges.one_time(t)
+    single_time(t)
     _ranges.ensemble(ens)
     _ranges.positive(delta)
     _ranges.probability(epsilon)

@@ -13,13 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv import reps
-from ntk_equiv._check import refusal
+from ntk_equiv._check import refusal, single_time
 from ntk_equiv._typing import Inputs
 from ntk_equiv.bounds import _ranges
 from ntk_equiv.bounds._weights import as_representation, matrices
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.infinite import InfiniteEnsemble
 from ntk_equiv.orbits import AugmentedSet
+from ntk_equiv.orbits._given import no_subgroup
 from ntk_equiv.reps import Representation
 
 CLOSE = 1e-4  # matrices may come in single precision
@@ -117,7 +118,7 @@ def setting(ens: InfiniteEnsemble, rep: Any, x: Inputs, t: Any, rep_y: Any) -> S
     x = ens._points(x)
     jax.eval_shape(lambda x: rep(jnp.eye(rep.group.n), x), x)
     subgroup, obstacle = _subgroup(ens, rep, rep_y)
-    return Setting(ens, _ranges.one_time(t), x, rep, rep_y, subgroup, obstacle)
+    return Setting(ens, single_time(t), x, rep, rep_y, subgroup, obstacle)
 
 
 def _subgroup(ens: InfiniteEnsemble, rep: Representation, rep_y: Representation) -> tuple[np.ndarray | None, str]:
@@ -125,10 +126,11 @@ def _subgroup(ens: InfiniteEnsemble, rep: Representation, rep_y: Representation)
     if not isinstance(train, AugmentedSet):
         return None, "data that are not augmented"
     group, elements = train.group, train.elements
-    if elements is None or not isinstance(group, FiniteGroup):
-        return None, f"a sample of {group.label}, which is no subgroup"
-    if sorted(elements) != list(group.subgroup(elements).embedding):
-        return None, f"the elements {elements} of {group.label}, which are no subgroup"
+    obstacle = no_subgroup(group, elements)
+    if obstacle is not None:
+        return None, obstacle
+    assert isinstance(group, FiniteGroup)
+    assert elements is not None
     if group.matrices is None or not rep.group.contains(group.matrices, tol=CLOSE):  # type: ignore[union-attr]
         fix = f"Augment by a group of its matrices, such as `finite` of {rep.group} makes."
         raise refusal("ens", expected=f"augmented by elements of {rep.group}", got=group.label, fix=fix)

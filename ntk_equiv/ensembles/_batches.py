@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import arrays, one_of, positive_integer, real_array, refusal, samples_in
+from ntk_equiv._check import one_of, positive_integer, refusal
 from ntk_equiv.orbits import AugmentedSet
 from ntk_equiv.orbits._batches import each_moved, haar_elements
+from ntk_equiv.orbits._given import pair
 from ntk_equiv.reps import Representation
 
 Batch = tuple[Any, jax.Array, jax.Array | None]
@@ -110,24 +111,15 @@ def batches_of(train: Any, batch_size: int | None, augmentation: str) -> tuple[B
         fix = "Pass `augment(x, y, rep_x)`, which knows the group."
         raise refusal("train", expected='an augmented set for augmentation="random"', got="a pair", fix=fix)
     else:
-        data = *_pair(train), None
+        data = *pair(train), None
     # On the host: there they are sliced without a program being compiled for it.
     data = jax.tree.map(np.asarray, data)
-    found = Batches(data[1].shape[0], order, None, random, *actions)
+    if not len(data[1]):
+        raise refusal("train", expected="at least one sample", got="none", fix="Pass some.")
+    found = Batches(len(data[1]), order, None, random, *actions)
     if batch_size is None:
         return found, data
     if positive_integer(batch_size, "batch_size") > found.size:
         fix = "Leave it out to train on everything in every step."
         raise refusal("batch_size", expected=f"at most the {found.size} samples there are", got=batch_size, fix=fix)
     return dataclasses.replace(found, batch_size=int(batch_size)), data
-
-
-def _pair(train: Any) -> tuple[Any, jax.Array]:
-    if not (isinstance(train, tuple | list) and len(train) == 2):
-        fix = "Pass `augment(x, y, rep_x)`, or the pair `(x, y)`."
-        raise refusal("train", expected="an augmented set or a pair (x, y)", got=type(train).__name__, fix=fix)
-    x, y = arrays(train[0], "x"), jnp.asarray(real_array(train[1], "y"))
-    if not y.ndim or samples_in(x, "x") != len(y) or not len(y):
-        fix = "Their first axes count the samples, of which there must be one at least."
-        raise refusal("train", expected="inputs and labels of equally many samples", got=f"y {y.shape}", fix=fix)
-    return x, y

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from ntk_equiv import filters
-from ntk_equiv._check import function, one_of, positive_integer, random_key
+from ntk_equiv._check import function, one_of, positive_integer, random_key, single_time
 from ntk_equiv._gram import KERNEL_FUNCTIONS, gram, samples
 from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Inputs, KernelFn
@@ -204,7 +204,7 @@ class InfiniteEnsemble(Engine):
         """
         random_key(key)
         positive_integer(members, "members")
-        mean, cov = self.mean(x, _statistics.single_time(t)), self.cov(x, t)
+        mean, cov = self.mean(x, single_time(t)), self.cov(x, t)
         rows = mean.reshape(-1, self._data.channels)
         return _laws.draws(key, rows, joint(cov), members).reshape(members, *mean.shape)
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 
 from ntk_equiv._check import is_concrete, one_of, refusal
 from ntk_equiv._typing import KernelFn
-from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.infinite._training_set import TrainingSet, reduced_set, training_set
 from ntk_equiv.orbits import AugmentedSet
+from ntk_equiv.orbits._given import no_subgroup
 from ntk_equiv.theorems import kernel_transformation
 
 METHODS = ("auto", "dense", "reduced")
@@ -67,11 +67,9 @@ def _obstacle(kernel_fn: KernelFn, train: Any, known: bool) -> str | None:
     """What prevents the reduction, if something does."""
     if not isinstance(train, AugmentedSet):
         return "the data are not augmented"
-    group, elements = train.group, train.elements
-    if elements is None or not isinstance(group, FiniteGroup):
-        return f"elements of {group.label} were drawn, which are no group"
-    if sorted(elements) != list(group.subgroup(elements).embedding):
-        return f"the elements {elements} of {group.label} are no group"
+    elements = no_subgroup(train.group, train.elements)
+    if elements is not None:
+        return f"the data are augmented by {elements}"
     if not train.rep_x.exact:
         return f"{train.rep_x} interpolates, and is no representation"
     try:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ntk_equiv import filters
-from ntk_equiv._check import positive_integer, random_key, real_array, refusal, scalar
+from ntk_equiv._check import positive_integer, random_key, real_array, refusal, scalar, single_time
 from ntk_equiv._gram import gram
 from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Inputs
@@ -126,14 +126,6 @@ def nngp_posterior(ens: Engine, x: Inputs, noise: float) -> Posterior:
         mean = mean + sector.weight * _laws.mean_part(block, phi, hat, data.channels)
         cov = cov + sector.weight * _laws.posterior_part(block, phi[0], hat)
     return Posterior(mean.reshape(-1, *data.y.shape[1:]), apart((cov + cov.T) / 2, prior.shape))
-
-
-def single_time(t: Any) -> Any:
-    """`t`, if it is one time."""
-    if t is not None and jnp.ndim(t):
-        fix = "Draws at different times belong to different laws: ask for one time after the other."
-        raise refusal("t", expected="a single time", got=f"shape {jnp.shape(t)}", fix=fix)
-    return t
 
 
 def _test_labels(ens: Any, x: Inputs, y: Any) -> jax.Array:

@@ -19,12 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv import reps
-from ntk_equiv._check import arrays, is_concrete, real_array, refusal
+from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.orbits import AugmentedSet
-from ntk_equiv.orbits._given import with_channels
+from ntk_equiv.orbits._given import pair, with_channels
 from ntk_equiv.reps import GridAction, Representation
 
 
@@ -149,7 +149,7 @@ def _framed_labels(data: TrainingSet) -> jax.Array:
 
 def training_set(train: Any) -> TrainingSet:
     """The data as they are, without using their symmetry; an augmented set with all of its points."""
-    x, y = (train.x, train.y) if isinstance(train, AugmentedSet) else _pair(train)
+    x, y = (train.x, train.y) if isinstance(train, AugmentedSet) else pair(train)
     return TrainingSet(x, y)
 
 
@@ -163,20 +163,6 @@ def reduced_set(train: AugmentedSet) -> TrainingSet:
     rep_x, rep_y = reps.restrict(train.rep_x, subgroup), reps.restrict(train.rep_y, subgroup)
     places = tuple(elements.index(g) for g in subgroup.embedding)
     return TrainingSet(train.base_x, train.base_y, rep_x, rep_y, places)
-
-
-def _pair(train: Any) -> tuple[Inputs, jax.Array]:
-    """Points and labels of a plain pair, after checking that they belong together."""
-    if not isinstance(train, tuple | list) or len(train) != 2:
-        fix = "Pass `(x, y)`, or `augment(x, y, rep_x)`."
-        got = type(train).__name__
-        raise refusal("train", expected="a pair of points and labels, or an augmented set", got=got, fix=fix)
-    x, y = arrays(train[0], "x"), jnp.asarray(real_array(train[1], "y"))
-    lengths = {leaf.shape[:1] for leaf in jax.tree.leaves(x)}
-    if y.ndim == 0 or lengths != {y.shape[:1]}:
-        fix = "Their first axes count the samples."
-        raise refusal("y", expected=f"labels for all samples of x {sorted(lengths)}", got=f"shape {y.shape}", fix=fix)
-    return x, y
 
 
 def check_labels(data: TrainingSet) -> None:

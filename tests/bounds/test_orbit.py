@@ -210,7 +210,7 @@ def test_required_members(key):
     assert sampled.lower <= sidak <= union
     with pytest.raises(ValueError, match="`key` must be given"):
         bounds.required_members(ens, TEST, TIME, 0.05, 0.1, simultaneous="sampled")
-    with pytest.raises(ValueError, match="`t` must be one training time"):
+    with pytest.raises(ValueError, match="`t` must be a single time"):
         bounds.required_members(ens, TEST, jnp.ones(2), 0.05, 0.1)
 
 

@@ -225,8 +225,8 @@ def test_settings_that_do_not_fit_are_refused(changes, error, message):
     [
         ((X, np.zeros((5, 2))), r"outputs of the shape of y, \(5, 2\), got \(5, 1\)"),
         ((X, np.zeros(5, int)), "floating-point labels"),
-        ((X, Y[:4]), "equally many samples"),
-        ((X[:0], Y[:0]), "one at least"),
+        ((X, Y[:4]), "labels for all samples"),
+        ((X[:0], Y[:0]), "at least one sample"),
         (X, "an augmented set or a pair"),
     ],
 )

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 from ntk_equiv import InfiniteEnsemble, augment, ensemble_cov, ensemble_mean, filters, groups, reps, stax
 from ntk_equiv.infinite import RankWarning, ReductionWarning, haar_limit
@@ -92,6 +93,16 @@ def test_samples_have_the_law(key):
     assert_mean(pairs[:, 0, 0] * pairs[:, 0, 1], jnp.prod(pairs.mean(axis=0)[0, :2]))
 
 
+def test_samples_do_not_depend_on_a_choice_of_eigenvectors(key):
+    """On an orbit eigenvalues of the covariance coincide, and their eigenvectors are anything; its root is unique."""
+    orbit = SHIFTS.orbit(X_TEST[:1])[:, 0]
+    mean, cov = ENS.mean(orbit, 0.5), ENS.cov(orbit, 0.5)
+    values = np.linalg.eigvalsh(cov)
+    assert np.diff(values).min() < 1e-12 < values[0]
+    normal = jax.random.normal(key, (3, 4, 1), mean.dtype)[..., 0]
+    assert_close(ENS.sample(key, orbit, 0.5, 3), mean[None] + normal @ scipy.linalg.sqrtm(cov))
+
+
 def test_it_passes_through_jit_and_differentiates():
     @jax.jit
     def law(ens, x, t):
@@ -176,7 +187,7 @@ def test_rotations_of_the_plane_have_a_limit():
 
 def test_dense_says_why():
     some = augment(X, Y, SHIFTS, elements=[0, 1])
-    with pytest.warns(ReductionWarning, match="are no group"):
+    with pytest.warns(ReductionWarning, match="are no subgroup"):
         assert InfiniteEnsemble(KERNEL_FN, some).method == "dense"
     ramp = jnp.arange(1.0, 5.0)
     lopsided = lambda x1, x2=None, get=None: KERNEL_FN(x1 * ramp[None], None if x2 is None else x2 * ramp[None], get)  # noqa: E731
