@@ -42,7 +42,11 @@ def dataclass_pytree(cls: type[T]) -> type[T]:
         return tuple((jax.tree_util.GetAttrKey(name), getattr(tree, name)) for name in leaves), flatten(tree)[1]
 
     def unflatten(structure: tuple, children: Any) -> Any:
-        return cls(**dict(zip(leaves, children, strict=True)), **dict(zip(static, structure, strict=True)))
+        # Not by its own `__init__`, which may check its arguments: JAX also fills trees with placeholders.
+        tree = object.__new__(cls)
+        for name, value in zip([*leaves, *static], [*children, *structure], strict=True):
+            object.__setattr__(tree, name, value)
+        return tree
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls

@@ -24,12 +24,13 @@ import numpy as np
 from jaxtyping import Float
 
 from ntk_equiv._check import floating, is_concrete, is_number, refusal, shown
+from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array
 
 QUANTILES = (0.25, 0.5, 0.75)
 
 
-@jax.tree_util.register_dataclass
+@dataclass_pytree
 @dataclasses.dataclass(frozen=True)
 class OrbitMetric:
     """A metric averaged over points, with standard errors over these points (NaN if there is but one).

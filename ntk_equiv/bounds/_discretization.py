@@ -108,7 +108,7 @@ def covering_angle(elements: np.ndarray) -> float:
 
 def _deep_holes(elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Quaternions locally furthest from the ±q of rotations, the facets of their hull, and their cosines with them."""
-    quaternions = Rotation.from_matrix(elements).as_quat()
+    quaternions = Rotation.from_matrix(np.array(elements)).as_quat()  # a copy, because old SciPy writes to it
     _, sizes, directions = np.linalg.svd(quaternions)
     flat = directions[np.append(sizes, np.zeros(4))[:4] < 1e-9 * sizes[0]]
     if len(flat):  # a direction orthogonal to all: half a turn away from every element

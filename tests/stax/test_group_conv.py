@@ -189,7 +189,7 @@ def test_features_move_with_the_image_and_pooled_ones_do_not():
     params = jax.tree.map(lambda leaf: jnp.asarray(np.random.default_rng(1).normal(size=leaf.shape)), weights)
     grid, elements = rep.spatial(shape[1:-1]), jnp.arange(rep.group.order)
 
-    @compiled
+    @jax.jit
     def evaluated(x):
         orbit = rep.orbit(x)
         y = jax.vmap(lambda image: body.apply_fn(params, image))(orbit)
