@@ -7,6 +7,7 @@ returns the value it approved, so that it can stand where the value is used.
 import math
 import os
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,15 @@ def is_concrete(x: Any) -> bool:
     (True, Array(False, dtype=bool))
     """
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x))
+
+
+def evaluating_what_is_known() -> AbstractContextManager:
+    """A context in which operations on known values have known results, also inside `jit`, where all would be traced.
+
+    Elsewhere it does nothing: inside of programs that are compiled here it would evaluate every number by itself.
+    """
+    traced = not is_concrete(jnp.zeros(()))
+    return jax.ensure_compile_time_eval() if traced else nullcontext()
 
 
 def is_listed(value: Any) -> bool:

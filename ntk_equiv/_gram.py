@@ -10,7 +10,6 @@ and about each pair once; other ones are called on two batches of inputs at a ti
 import math
 from collections import deque
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,7 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm.auto import tqdm
 
-from ntk_equiv._check import boolean, canonical_get, function, is_concrete, positive_integer, refusal, samples_in
+from ntk_equiv._check import (
+    boolean,
+    canonical_get,
+    evaluating_what_is_known,
+    function,
+    is_concrete,
+    positive_integer,
+    refusal,
+    samples_in,
+)
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Get, Inputs, KernelFn
 
@@ -79,9 +87,7 @@ def gram(
         whole = kernel_fn(x1, x2, get)
         return jax.tree.map(_symmetrized, whole) if symmetric else whole
     # Known points may still meet a function that is being traced: what is known is evaluated now, not in its program.
-    # Only there: inside of programs that are compiled here it would evaluate every known number by itself.
-    traced = not is_concrete(jnp.zeros(()))
-    with jax.ensure_compile_time_eval() if traced else nullcontext():
+    with evaluating_what_is_known():
         return _in_tiles(kernel_fn, x1, x2, get, tile, progress)
 
 
@@ -252,7 +258,8 @@ def _tile_size(halves: Any, x: Inputs) -> int:
 
 def _check_finite(x: Inputs | None, argument: str) -> None:
     for leaf in jax.tree.leaves(x):
-        bad = np.asarray(_not_finite(leaf))
+        with evaluating_what_is_known():
+            bad = np.asarray(_not_finite(leaf))
         if bad.any():
             raise refusal(
                 argument,

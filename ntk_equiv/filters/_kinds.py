@@ -51,6 +51,11 @@ class Filter(ABC):
         """Up to which λ training does not diverge; None if there is no limit."""
         return None
 
+    @property
+    def shift_at_end(self) -> Any:
+        """λ₀, if φ = 1/(λ + λ₀) at the time that is meant when none is given; else None."""
+        return None
+
     def checked_time(self, t: Any) -> Any:
         """`t`, or the default time; refused if it is negative, or no number of steps, where it is known."""
         t = self.default_time if t is None else t
@@ -149,6 +154,11 @@ class Ridge(Filter):
         """(1 − e^(−η(λ+λ₀)t)) / (λ+λ₀)."""
         return GradientFlow(self.learning_rate)(jnp.asarray(lam) + self.lam, t)
 
+    @property
+    def shift_at_end(self) -> Any:
+        """λ₀."""
+        return self.lam
+
 
 @_filter
 class Converged(Filter):
@@ -160,6 +170,11 @@ class Converged(Filter):
         """1 / λ, infinite at 0."""
         lam, t = jnp.broadcast_arrays(*floats(lam, t))
         return inverse_where(jnp.full_like(t, True, dtype=bool), lam, lam)
+
+    @property
+    def shift_at_end(self) -> Any:
+        """0."""
+        return 0.0
 
     def checked_time(self, t: Any) -> Any:
         """Infinity, the only time at which training has converged."""

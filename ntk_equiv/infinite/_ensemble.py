@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from ntk_equiv import filters
-from ntk_equiv._check import function, one_of, positive_integer, random_key, single_time
+from ntk_equiv._check import evaluating_what_is_known, function, one_of, positive_integer, random_key, single_time
 from ntk_equiv._gram import KERNEL_FUNCTIONS, gram, samples
 from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Inputs, KernelFn
@@ -27,7 +27,6 @@ from ntk_equiv.infinite import _laws, _notices, _statistics, _storage
 from ntk_equiv.infinite._engine import Engine
 from ntk_equiv.infinite._fit import containing_labels, eigenvalues, fitted
 from ntk_equiv.infinite._method import decided
-from ntk_equiv.infinite._response import tolerance
 from ntk_equiv.infinite._training_set import check_labels
 from ntk_equiv.orbits import AugmentedSet
 from ntk_equiv.reps import Representation
@@ -92,12 +91,13 @@ class InfiniteEnsemble(Engine):
         self.reduction = one_of(reduction, ("sum", "mean"), "reduction")
         self.kernel_fn, self.train = function(kernel_fn, "kernel_fn", fix=KERNEL_FUNCTIONS), train
         self.filter = _as_filter(filter)
-        self._data, self.method, self.reason = decided(method, kernel_fn, train)
-        samples(kernel_fn, self._data.x, "x")
-        check_labels(self._data)
-        self._fit = fitted(kernel_fn, self._data, containing_labels(self._data))
-        _notices.check_rate(self)
-        _notices.warn_of_rank(self)
+        with evaluating_what_is_known():
+            self._data, self.method, self.reason = decided(method, kernel_fn, train)
+            samples(kernel_fn, self._data.x, "x")
+            check_labels(self._data)
+            self._fit = fitted(kernel_fn, self._data, containing_labels(self._data), shift=self._shift)
+            _notices.check_rate(self)
+            _notices.warn_of_rank(self)
 
     def __repr__(self) -> str:
         how = "dense" if self._data.group is None else f"reduced by {self._data.group.label}"
@@ -140,7 +140,7 @@ class InfiniteEnsemble(Engine):
             [m, ...] in the shape of the labels, with an axis of times in front if t is a vector.
         """
         x, (times, single) = self._points(x), self._times(t)
-        fit = self._fit if f0 is None else self._started_at(function(f0, "f0"))
+        fit = self._fit_at(times) if f0 is None else self._started_at(function(f0, "f0"), times)
         _notices.warn_of_projection(self, fit, times)
         values = [self._mean(fit, portion, times) for portion in self._portions(x)]
         mean = jnp.concatenate(values, axis=1)
@@ -160,14 +160,15 @@ class InfiniteEnsemble(Engine):
         """
         x, (times, single) = self._points(x), self._times(t)
         x2 = None if x2 is None else self._points(x2, "x2")
-        fit, both = self._complete(nngp=True), ("ntk", "nngp")
+        fit, both = self._complete(nngp=True, times=times), ("ntk", "nngp")
+        f = self._response(fit)
         prior = gram(self.kernel_fn, x, x2, "nngp")
         others = itertools.repeat(None) if x2 is None else self._hats(fit, x2, both)
         total = joint(prior)[None]
-        for (sector, _, block, phi), hats, other in zip(
-            self._blocks(fit, times), self._hats(fit, x, both), others, strict=False
+        for (sector, block), hats, other in zip(
+            self._blocks(fit), self._hats(fit, x, both), others, strict=False
         ):
-            total = total + sector.weight * _laws.cov_part(block, phi, hats, other)
+            total = total + sector.weight * _laws.cov_part(block, f, times, hats, other)
         total = (total + total.swapaxes(1, 2)) / 2 if x2 is None else total
         cov = apart(total, prior.shape)
         return cov[0] if single else cov
@@ -183,7 +184,7 @@ class InfiniteEnsemble(Engine):
             [m], with outputs on a grid [m, h, w], after an axis of times if t is a vector.
         """
         x, (times, single) = self._points(x), self._times(t)
-        fit = self._complete(nngp=True)
+        fit = self._complete(nngp=True, times=times)
         values = [self._var(fit, portion, times) for portion in self._portions(x)]
         variance = jnp.concatenate(values, axis=1)
         return variance[0] if single else variance
@@ -210,15 +211,15 @@ class InfiniteEnsemble(Engine):
 
     def train_mean(self, t: Any = None) -> jax.Array:
         """The mean prediction on the training points, in the shape of all labels; no kernel is evaluated."""
-        return self._function_of_theta(t, lambda lam, phi: lam * phi)
+        return self._function_of_theta(t, "fit")
 
     def residual(self, t: Any = None) -> jax.Array:
         """What is left to learn of the labels, y minus the mean prediction on the training points."""
-        return self._function_of_theta(t, lambda lam, phi: 1 - lam * phi)
+        return self._function_of_theta(t, "residual")
 
     def coefficients(self, t: Any = None) -> jax.Array:
         """α_t = φ_t(Θ) y, in the shape of all labels: the mean is Σ_i Θ(x, X_i) α_i."""
-        return self._function_of_theta(t, lambda _, phi: phi)
+        return self._function_of_theta(t, "coefficients")
 
     def nngp_posterior(self, x: Inputs, *, noise: float = 0.0) -> _statistics.Posterior:
         """The Bayesian limit, where the last layer alone is trained: the posterior of a Gaussian process with 𝒦.
@@ -267,7 +268,7 @@ class InfiniteEnsemble(Engine):
     def rank(self) -> int:
         """How many eigenvalues of the Gram matrix are not zero up to rounding."""
         fit = self._complete(nngp=False)
-        return int(jnp.sum(eigenvalues(fit, self._data) > tolerance(fit.scale, self._data.size)))
+        return int(jnp.sum(eigenvalues(fit, self._data) > fit.noise))
 
     def save(self, path: Any) -> None:
         """Write the decomposition to a file `.npz`, with what is needed to recognise the data and the kernel."""
@@ -291,10 +292,11 @@ class InfiniteEnsemble(Engine):
         _notices.check_rate(new)
         return new
 
-    def _function_of_theta(self, t: Any, factor: Callable) -> jax.Array:
+    def _function_of_theta(self, t: Any, part: str) -> jax.Array:
         times, single = self._times(t)
-        _notices.warn_of_projection(self, self._fit, times)
-        values = self._on_train(times, factor)
+        fit = self._fit_at(times)
+        _notices.warn_of_projection(self, fit, times)
+        values = self._on_train(fit, times, part)
         return values[0] if single else values
 
 

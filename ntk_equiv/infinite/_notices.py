@@ -10,7 +10,7 @@ import numpy as np
 from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv.infinite._engine import Engine
 from ntk_equiv.infinite._fit import Fit, eigenvalues
-from ntk_equiv.infinite._response import is_late, tolerance
+from ntk_equiv.infinite._hermitian import Eigenbasis
 from ntk_equiv.infinite._sectors import sectors_of
 from ntk_equiv.infinite._training_set import TrainingSet
 
@@ -47,15 +47,16 @@ def check_rate(ens: Engine) -> None:
 
 def warn_of_rank(ens: Engine) -> None:
     """Say so if single precision cannot tell some eigenvalues from zero."""
-    if not is_concrete(ens._fit) or ens._fit.scale.dtype == jnp.float64:
+    fit = ens._fit
+    if not is_concrete(fit) or fit.scale.dtype == jnp.float64 or not fit.eigenbases:
         return
-    values = eigenvalues(ens._fit, ens._data)
-    rank = int(jnp.sum(values > tolerance(ens._fit.scale, ens._data.size)))
+    values = eigenvalues(fit, ens._data)
+    rank = int(jnp.sum(values > fit.noise))
     if rank < len(values):
         part = "Gram matrix" if len(values) == ens._data.size else "part of the Gram matrix that the mean needs"
         warnings.warn(
-            f"In {ens._fit.scale.dtype} the {part} has the numerical rank {rank} of {len(values)}. If no training "
-            "points coincide, that is for lack of precision: late training times are those of the range alone. Use "
+            f"In {fit.scale.dtype} the {part} has the numerical rank {rank} of {len(values)}. If no training "
+            "samples coincide, that is for lack of precision: late training times are those of the range alone. Use "
             'double precision, with `jax.config.update("jax_enable_x64", True)` before anything else and float64 data.',
             RankWarning,
             stacklevel=4,
@@ -64,30 +65,31 @@ def warn_of_rank(ens: Engine) -> None:
 
 def warn_of_projection(ens: Engine, fit: Fit, times: jax.Array) -> None:
     """Say what part of the labels is out of reach, at times so late that null modes are left out."""
-    if not is_concrete((fit, times, ens.filter)):
+    if not is_concrete((fit, times, ens.filter)) or not bool(jnp.any(ens._response(fit).is_late(times))):
         return
-    tol = tolerance(fit.scale, ens._data.size)
-    if not bool(jnp.any(is_late(ens.filter, times, tol, ens._entries))):
-        return
-    lost, total, null = _null_part(fit, ens._data, tol)
-    if lost > float(jnp.finfo(tol.dtype).eps) ** 0.5 * total:
+    lost, total, null = _null_part(fit, ens._data)
+    if lost > float(jnp.finfo(fit.noise.dtype).eps) ** 0.5 * total:
         warnings.warn(
-            f"{null} of the {ens._data.size} eigenvalues of the Gram matrix are zero up to rounding, {float(tol):.2g}, "
-            f"and {100 * lost / total:.3g} % of the labels (in norm) lies in their space: it cannot be fitted, and is "
-            "left out. Repeated points with different labels do this, points fixed by the group with labels that are "
-            "not, and too little precision.",
+            f"{null} of the {ens._data.size} eigenvalues of the Gram matrix are zero up to rounding, "
+            f"{float(fit.noise):.2g}, and {100 * lost / total:.3g} % of the labels (in norm) lies in their space: it "
+            "cannot be fitted, and is left out. Repeated samples with different labels do this, samples fixed by the "
+            "group with labels that are not, and too little precision.",
             RankWarning,
             stacklevel=4,
         )
 
 
-def _null_part(fit: Fit, data: TrainingSet, tol: jax.Array) -> tuple[float, float, int]:
-    """The norm of the labels in the null space and as a whole, and the dimension of that space."""
+def _null_part(fit: Fit, data: TrainingSet) -> tuple[float, float, int]:
+    """The norm of the labels in the null space and as a whole, both in units of the largest, and its dimension."""
     lost = total = 0.0
     null = 0
+    largest = max(float(jnp.max(jnp.abs(block.labels))) for block in fit.blocks.values()) or 1.0
     for number, block in fit.blocks.items():
-        sector, squares = sectors_of(data.group)[number], np.sum(np.abs(np.asarray(block.labels)) ** 2, axis=1)
-        zero = np.asarray(block.values) <= float(tol)
-        lost, total = lost + sector.weight * float(squares[zero].sum()), total + sector.weight * float(squares.sum())
-        null += int(zero.sum()) * sector.copies
+        sector, labels = sectors_of(data.group)[number], np.abs(np.asarray(block.labels)) / largest
+        squares = np.sum(labels**2, axis=0)
+        total += sector.weight * float(squares.sum())
+        if isinstance(block.basis, Eigenbasis):  # an inverse has no null space
+            zero = np.asarray(block.basis.values) <= float(fit.noise)
+            lost += sector.weight * float(squares[zero].sum())
+            null += int(zero.sum()) * sector.copies
     return math.sqrt(lost), math.sqrt(total), null

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ntk_equiv import filters
-from ntk_equiv._check import positive_integer, random_key, real_array, refusal, scalar, single_time
+from ntk_equiv._check import is_concrete, positive_integer, random_key, real_array, refusal, scalar, single_time
 from ntk_equiv._gram import gram
 from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Inputs
 from ntk_equiv.infinite import _laws
 from ntk_equiv.infinite._engine import Engine
 from ntk_equiv.infinite._fit import fitted
-from ntk_equiv.infinite._response import response, tolerance
+from ntk_equiv.infinite._response import Response
 from ntk_equiv.infinite._sectors import sectors_of
 
 
@@ -114,17 +114,16 @@ def nngp_posterior(ens: Engine, x: Inputs, noise: float) -> Posterior:
     """𝒦(x, X)(𝒦 + noise)⁻¹y and 𝒦(x, x') − 𝒦(x, X)(𝒦 + noise)⁻¹𝒦(X, x')."""
     scalar(noise, "noise", at_least=0, fix="It is a variance.")
     data, x = ens._data, ens._points(x)
-    fit = fitted(ens.kernel_fn, data, range(len(sectors_of(data.group))), get=("nngp",))
+    everything = range(len(sectors_of(data.group)))
+    fit = fitted(ens.kernel_fn, data, everything, get=("nngp",), shift=noise if is_concrete(noise) else None)
     prior = gram(ens.kernel_fn, x, None, "nngp")
-    end, tol = jnp.full(1, jnp.inf, fit.scale.dtype), tolerance(fit.scale, data.size)
-    filter = filters.ridge(noise) if noise else filters.converged()
+    end = jnp.full(1, jnp.inf, fit.scale.dtype)
+    f = Response(filters.ridge(noise) if noise else filters.converged(), fit.noise)
     mean: Any = 0
     cov = joint(prior)
-    for (number, block), (hat,) in zip(sorted(fit.blocks.items()), ens._hats(fit, x, ("nngp",)), strict=True):
-        sector = sectors_of(data.group)[number]
-        phi = response(filter, block.values, end, tol, 1)
-        mean = mean + sector.weight * _laws.mean_part(block, phi, hat, data.channels)
-        cov = cov + sector.weight * _laws.posterior_part(block, phi[0], hat)
+    for (sector, block), (hat,) in zip(ens._blocks(fit), ens._hats(fit, x, ("nngp",)), strict=True):
+        mean = mean + sector.weight * _laws.mean_part(block, f, end, hat, data.channels)
+        cov = cov + sector.weight * _laws.posterior_part(block, f, end[0], hat)
     return Posterior(mean.reshape(-1, *data.y.shape[1:]), apart((cov + cov.T) / 2, prior.shape))
 
 

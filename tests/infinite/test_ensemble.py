@@ -30,7 +30,7 @@ def test_only_what_the_labels_contain_is_decomposed():
     assert {number: block.nngp for number, block in fresh._fit.blocks.items()} == {0: None}
     # Labels that take all values: the two real irreps, and one of the conjugate pair.
     vector = InfiniteEnsemble(KERNEL_FN, augment(X, Y2, SHIFTS, SHIFTS))
-    assert [block.values.shape for block in vector._fit.blocks.values()] == [(3,)] * 3
+    assert [block.basis.values.shape for block in vector._fit.blocks.values()] == [(3,)] * 3
 
 
 def test_one_time_is_a_row_of_many():
