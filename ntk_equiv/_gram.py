@@ -41,7 +41,7 @@ Index = int | jax.Array
 
 
 def gram(
-    kernel_fn: KernelFn,
+    kernel_fn: KernelFn | tuple,
     x1: Inputs,
     x2: Inputs | None = None,
     get: Get = ("nngp", "ntk"),
@@ -76,7 +76,7 @@ def gram(
          [0.0531 0.3333 0.0531]
          [0.0531 0.0531 0.3333]]
     """
-    function(kernel_fn, "kernel_fn", fix=KERNEL_FUNCTIONS)
+    kernel_fn = kernel_function(kernel_fn)
     get, progress = canonical_get(get), boolean(progress, "progress")
     tile = None if tile is None else positive_integer(tile, "tile")
     symmetric = x2 is None
@@ -89,6 +89,13 @@ def gram(
     # Known points may still meet a function that is being traced: what is known is evaluated now, not in its program.
     with evaluating_what_is_known():
         return _in_tiles(kernel_fn, x1, x2, get, tile, progress)
+
+
+def kernel_function(kernel_fn: Any) -> KernelFn:
+    """`kernel_fn`, or the third part of a network (init_fn, apply_fn, kernel_fn); refused if it is neither."""
+    if isinstance(kernel_fn, tuple) and len(kernel_fn) == 3 and all(map(callable, kernel_fn)):
+        return kernel_fn[2]
+    return function(kernel_fn, "kernel_fn", fix=KERNEL_FUNCTIONS)
 
 
 def samples(kernel_fn: KernelFn, x: Inputs, argument: str) -> Inputs:

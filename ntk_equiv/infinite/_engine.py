@@ -146,6 +146,14 @@ class Engine:
             total = total + sector.weight * _laws.var_part(block, f, times, both)
         return _laws.nonnegative(total, prior).reshape(len(times), -1, *self._data.positions)
 
+    def _trajectory_cov(self, x: Inputs, times: jax.Array) -> jax.Array:
+        """The covariance of members at all (time, sample), [T · m, T · m]."""
+        fit = self._complete(nngp=True, times=times)
+        total, f = jnp.tile(joint(gram(self.kernel_fn, x, None, "nngp")), (len(times), len(times))), self._response(fit)
+        for (sector, block), both in zip(self._blocks(fit), self._hats(fit, x, ("ntk", "nngp")), strict=True):
+            total = total + sector.weight * _laws.trajectory_part(block, f, times, both)
+        return (total + total.T) / 2
+
     def _on_train(self, fit: Fit, times: jax.Array, part: str) -> jax.Array:
         """f_t(Θ) y on the training set, for a part of the response."""
         total: Any = 0

@@ -120,10 +120,9 @@ def fitted(
 
 def _block(half: jax.Array, data: TrainingSet, number: int, shift: float | None, noise: jax.Array) -> Block:
     """The block Z + Z† of a sector with its basis, without that of 𝒦."""
-    matrix, basis = _whole(half), None
-    if shift is not None and is_concrete(matrix):
-        basis = inverse(matrix, shift, float(noise))
-    basis = basis or decomposed(matrix)
+    matrix = _whole(half)
+    inverted = None if shift is None or not is_concrete(matrix) else inverse(matrix, shift, float(noise))
+    basis = inverted or decomposed(matrix)
     return Block(basis, labels_in(basis, data, number, data.labels()), None)
 
 

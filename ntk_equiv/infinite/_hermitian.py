@@ -57,7 +57,7 @@ class Eigenbasis:
         """Rows [..., k] from their coordinates [..., e]."""
         return product(coordinates, self.vectors.conj().T)
 
-    def transformed(self, matrix: jax.Array) -> jax.Array:
+    def transformed(self, matrix: Any) -> jax.Array:
         """Another matrix in this basis, U† K U."""
         return product(product(self.vectors.conj().T, matrix), self.vectors)
 
@@ -69,6 +69,10 @@ class Eigenbasis:
     def spectrum(self) -> jax.Array:
         """λ, with the derivatives of simple eigenvalues."""
         return self.values if self.tilt is None else self.values + jnp.diagonal(self.tilt).real
+
+    def log_determinant(self, shift: Any) -> jax.Array:
+        """The logarithm of det(B + shift), minus infinity if that is singular; eigenvalues below zero count as zero."""
+        return jnp.sum(jnp.log(jnp.maximum(self.spectrum, 0) + shift))
 
 
 @jax.tree_util.register_dataclass
@@ -92,7 +96,7 @@ class Inverse:
         """Rows as they are."""
         return coordinates
 
-    def transformed(self, matrix: jax.Array) -> jax.Array:
+    def transformed(self, matrix: Any) -> jax.Array:
         """The matrix as it is."""
         return matrix
 
@@ -104,6 +108,10 @@ class Inverse:
         else:
             solution = jax.scipy.linalg.cho_solve((self.factor, True), columns)
         return jnp.asarray(solution, coordinates.dtype).conj().T.reshape(coordinates.shape)
+
+    def log_determinant(self, shift: Any) -> jax.Array:
+        """The logarithm of det(B + shift), for the shift that this was made for."""
+        return 2 * jnp.sum(jnp.log(jnp.diagonal(self.factor).real))
 
 
 Basis = Eigenbasis | Inverse
@@ -154,15 +162,14 @@ def _filtered_jvp(primals: tuple, tangents: tuple) -> tuple:
 def divided_differences(f: Callable[[jax.Array], jax.Array], values: jax.Array) -> jax.Array:
     """f[λ_i, λ_j] for all pairs of non-negative values, [e, e]; negative ones count as zero."""
     values = jnp.maximum(values, 0)
-    a, b = jnp.broadcast_arrays(values[:, None], values[None, :])
+    a, b = values[:, None], values[None, :]
     apart = jnp.abs(a - b) > CLOSE * jnp.maximum(a, b)
-    quotient = (f(a) - f(b)) / jnp.where(apart, a - b, 1)
-
-    def slope(lam: jax.Array) -> jax.Array:
-        return jax.jvp(f, (lam,), (jnp.ones_like(lam),))[1]
-
-    mean = sum(float(share) * slope(a + float(node) * (b - a)) for node, share in zip(NODES, SHARES, strict=True))
-    return jnp.where(apart, quotient, mean)
+    at_values = f(values)
+    quotient = (at_values[:, None] - at_values[None, :]) / jnp.where(apart, a - b, 1)
+    nodes, shares = (jnp.asarray(numbers, values.dtype) for numbers in (NODES, SHARES))
+    between = a[None] + nodes[:, None, None] * (b - a)[None]
+    _, slopes = jax.jvp(f, (between,), (jnp.ones_like(between),))
+    return jnp.where(apart, quotient, jnp.tensordot(shares, slopes, 1))
 
 
 def decomposed(matrix: jax.Array) -> Eigenbasis:

@@ -103,6 +103,19 @@ def _congruence(nngp: jax.Array, A: jax.Array, V: jax.Array, A2: jax.Array, V2: 
     return _inner(product(A, nngp) - V, A2) - _inner(A, V2)
 
 
+def trajectory_part(block: Block, f: Response, t: jax.Array, hats: tuple) -> jax.Array:
+    """What training changes of the covariance of all (time, sample), [T · m, T · m], from conj(û) of Θ and 𝒦."""
+    basis = block.basis
+    if isinstance(basis, Inverse):
+        S = _at_the_end(basis.filtered(f, t, hats[0]), t)
+    else:
+        W = basis.coordinates(hats[0])
+        S = jax.vmap(lambda t: basis.filtered(f, t, W))(t)
+    S = S.reshape(-1, *S.shape[2:])
+    V = jnp.tile(basis.coordinates(hats[1]), (len(t), 1, 1))
+    return _congruence(basis.transformed(block.nngp), S, V, S, V)
+
+
 def var_part(block: Block, f: Response, t: jax.Array, hats: tuple) -> jax.Array:
     """What training changes of the variance, [T, m], from conj(û) of Θ and 𝒦."""
     if isinstance(block.basis, Inverse):
@@ -127,6 +140,7 @@ def _diagonal_congruence(nngp: jax.Array, A: jax.Array, V: jax.Array) -> jax.Arr
 @jax.jit
 def _var_by_sample(block: Block, f: Response, t: jax.Array, hats: tuple) -> jax.Array:
     """The same as a *real* quadratic form in φ_t, with all times for one sample after the other."""
+    assert isinstance(block.basis, Eigenbasis)
     phi = f(block.basis.values[None], t[:, None])
     nngp = block.basis.transformed(block.nngp)
     W, V = (block.basis.coordinates(hat) for hat in hats)
@@ -185,6 +199,6 @@ def nonnegative(variance: jax.Array, prior: jax.Array) -> jax.Array:
 
 @partial(jax.jit, static_argnames="members")
 def draws(key: jax.Array, mean: jax.Array, cov: jax.Array, members: int) -> jax.Array:
-    """Functions drawn from N(mean, cov) independently for each channel, [members, rows, c]."""
+    """Functions drawn from N(mean, cov) independently for each channel, [members, rows, c], for mean [rows, c]."""
     normal = jax.random.normal(key, (members, *mean.shape), mean.dtype)
     return mean[None] + jnp.einsum("ij,kjc->kic", positive_root(cov), normal)

@@ -46,7 +46,7 @@ def decided(method: str, kernel_fn: KernelFn, train: Any) -> tuple[TrainingSet, 
         return training_set(train), "dense", "it was asked for"
     known = is_concrete((train.base_x, train.base_y) if isinstance(train, AugmentedSet) else train)
     if method == "auto" and not known:
-        raise _traced("data")
+        raise _traced("traced data")
     if method == "auto" and not isinstance(train, AugmentedSet):
         return training_set(train), "dense", "the data are not augmented"
     obstacle = _structural_obstacle(train)
@@ -54,7 +54,7 @@ def decided(method: str, kernel_fn: KernelFn, train: Any) -> tuple[TrainingSet, 
         probes = _probes(train)
         known = is_concrete(kernel_fn(probes[0], None, "ntk"))
         if method == "auto" and not known:
-            raise _traced("kernel")
+            raise _traced("a traced kernel")
         obstacle = _spot_check(kernel_fn, reduced_set(train), probes) if known else None
     if obstacle is None:
         return reduced_set(train), "reduced", "the kernel transforms under the group"
@@ -70,9 +70,9 @@ def decided(method: str, kernel_fn: KernelFn, train: Any) -> tuple[TrainingSet, 
     return training_set(train), "dense", obstacle
 
 
-def _traced(what: str) -> ValueError:
+def _traced(what: str) -> Exception:
     fix = 'Under jit, grad and vmap the symmetry of the kernel cannot be measured: choose "dense" or "reduced".'
-    return refusal("method", expected=f"explicit for a traced {what}", got='"auto"', fix=fix)
+    return refusal("method", expected=f"explicit for {what}", got='"auto"', fix=fix)
 
 
 def _structural_obstacle(train: Any) -> str | None:

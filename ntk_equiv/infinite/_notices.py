@@ -14,6 +14,9 @@ from ntk_equiv.infinite._hermitian import Eigenbasis
 from ntk_equiv.infinite._sectors import sectors_of
 from ntk_equiv.infinite._training_set import TrainingSet
 
+# How far a largest eigenvalue may be from the limit of a filter, relatively, and still count as at it.
+ROUNDING = 1e-6
+
 
 class RankWarning(UserWarning):
     """The Gram matrix has eigenvalues that are zero up to rounding, and it matters.
@@ -31,18 +34,39 @@ class RankWarning(UserWarning):
 
 def check_rate(ens: Engine) -> None:
     """Refuse a rate at which training diverges, and name the largest at which it does not."""
+    excess = _largest_over_limit(ens)
+    if excess is not None and excess > 1 + ROUNDING:
+        raise _too_fast(ens, f"at most {_rate(ens) / excess:.6g}", "above this rate training diverges")
+
+
+def check_end(ens: Engine, times: jax.Array) -> None:
+    """Refuse t = ∞ at a rate at which training neither diverges nor ends."""
+    if is_concrete(times) and bool(jnp.any(jnp.isinf(times))):
+        excess = _largest_over_limit(ens)
+        if excess is not None and excess > 1 - ROUNDING:
+            raise _too_fast(ens, f"below {_rate(ens) / excess:.6g} for t = inf", "at this rate it oscillates for ever")
+
+
+def _largest_over_limit(ens: Engine) -> float | None:
+    """The largest eigenvalue of the Gram matrix in units of the limit of the filter; None if it is clearly below."""
     limit = ens.filter.largest_eigenvalue
     if limit is None or not is_concrete((limit, ens._fit)):
-        return
+        return None
     limit = float(limit) * ens._entries
-    if float(ens._fit.scale) <= limit:
-        return
+    if float(ens._fit.scale) <= limit * (1 - ROUNDING):
+        return None
     # The row sum is only a bound on the largest eigenvalue, and that may be in a block which the mean does not need.
+    return float(eigenvalues(ens._complete(nngp=False), ens._data)[-1]) / limit
+
+
+def _rate(ens: Engine) -> float:
+    return float(ens.filter.learning_rate)  # type: ignore[attr-defined]
+
+
+def _too_fast(ens: Engine, expected: str, what: str) -> Exception:
     largest = float(eigenvalues(ens._complete(nngp=False), ens._data)[-1])
-    if largest > limit * (1 + 1e-6):
-        rate = float(ens.filter.learning_rate)  # type: ignore[attr-defined]
-        fix = f"The largest eigenvalue of the Gram matrix is {largest:.6g}; above this rate training diverges."
-        raise refusal("learning_rate", expected=f"at most {rate * limit / largest:.6g}", got=f"{rate:.6g}", fix=fix)
+    fix = f"The largest eigenvalue of the Gram matrix is {largest:.6g}; {what}."
+    return refusal("learning_rate", expected=expected, got=f"{_rate(ens):.6g}", fix=fix)
 
 
 def warn_of_rank(ens: Engine) -> None:

@@ -5,8 +5,8 @@ An eigenvalue is known up to the noise that rounding makes, the same for all blo
     noise = 4 eps √N max_i Θ_ii + 4 eps' λ_max
 
 The first term is what entries with independent errors of a few eps each do to the small eigenvalues. Measured on images
-and on normal samples, for one to eight layers, it is at most 1.4 eps √N max Θ_ii. (Errors that entries have in common are
-larger, but they are smooth, and change large eigenvalues alone.) The second term is the decomposition's own, in the
+and on normal samples, for one to eight layers, it is at most 1.4 eps √N max Θ_ii. (Errors that entries have in common
+are larger, but they are smooth, and change large eigenvalues alone.) The second term is the decomposition's own, in the
 precision eps' in which it is done.
 
 Modes below the noise contribute nothing in exact arithmetic if they are null, but φ_t(0) ~ ηt times the rounding of
@@ -16,7 +16,6 @@ out unless the ridge itself is below the noise.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp

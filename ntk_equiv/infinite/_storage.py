@@ -41,8 +41,9 @@ def save(ens: Engine, path: Any) -> None:
     }
     arrays = {"about": np.array(json.dumps(about)), "scale": fit.scale, "noise": fit.noise}
     arrays["probe"] = _probe(ens.kernel_fn, ens._data)
-    for number, block in fit.blocks.items():
-        kept = {"values": block.basis.values, "vectors": block.basis.vectors, "labels": block.labels}
+    for number, basis in fit.eigenbases.items():
+        block = fit.blocks[number]
+        kept = {"values": basis.values, "vectors": basis.vectors, "labels": block.labels}
         kept |= {} if block.nngp is None else {"nngp": block.nngp}
         arrays |= {f"{name}/{number}": array for name, array in kept.items()}
     unfinished = path.with_name(path.name + ".unfinished")
