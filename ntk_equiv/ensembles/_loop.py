@@ -8,6 +8,8 @@ and where they begin and end does not change a bit of the result.
 """
 
 import dataclasses
+import inspect
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -82,7 +84,8 @@ class Task:
         """A member before its first step, from its index and parameters."""
         index, params = member
         loss = jnp.full((), jnp.nan, jnp.result_type(*jax.tree.leaves(params), jnp.float32))
-        return Member(index, params, self.optimizer.init(params), loss, jnp.int32(NEVER))
+        state = jax.tree.map(lambda leaf: _strong(leaf, jnp.result_type(leaf)), self.optimizer.init(params))
+        return Member(index, params, state, loss, jnp.int32(NEVER))
 
     def loss_of(self, params: Any, batch: tuple) -> jax.Array:
         """The loss on a batch."""
@@ -99,15 +102,17 @@ class Task:
             if self.batches.batch_size is not None:
                 order = jax.lax.cond(number % self.batches.per_epoch == 0, shuffled, lambda _: order, number)
             batch = self.batches.take(data, own, order, number)
-            return self._updated(member, batch, number), order
+            return self.updated(member, batch, number), order
 
         member, _ = jax.lax.fori_loop(start, stop, step, (member, shuffled(start)))
         finite = jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(member.params)]))
         return dataclasses.replace(member, failed=_first(member.failed, finite, stop))
 
-    def _updated(self, member: Member, batch: tuple, number: jax.Array) -> Member:
-        loss, gradient = value_and_gradient(partial(self.loss_of, batch=batch), member.params)
-        updates, optimizer = self.optimizer.update(gradient, member.optimizer, member.params)
+    def updated(self, member: Member, batch: tuple, number: jax.Array) -> Member:
+        """A member after a step, of this number, that it makes with a batch."""
+        loss_fn = partial(self.loss_of, batch=batch)
+        loss, gradient = value_and_gradient(loss_fn, member.params)
+        updates, optimizer = updated_by(self.optimizer, gradient, member.optimizer, member.params, loss, loss_fn)
         params = optax.apply_updates(member.params, updates)
         failed = _first(member.failed, jnp.isfinite(loss), number)
         return Member(member.index, params, optimizer, loss.astype(member.loss.dtype), failed)
@@ -171,6 +176,28 @@ def samples_at_a_time(chunk: int, bytes_each: int) -> int:
 @partial(jax.jit, static_argnames=("model", "layout"))
 def _evaluated(model: Model, layout: Layout, params: Any, x: Any) -> Any:
     return layout.over_members(model.apply)(params, x)
+
+
+def updated_by(
+    optimizer: optax.GradientTransformation, gradient: Any, state: Any, params: Any, loss: Any, loss_fn: Callable
+) -> tuple[Any, Any]:
+    """What an optimizer adds to parameters, and its next state.
+
+    Some want more than a gradient: those that search along a line, or wait for a plateau, are given the loss.
+    """
+    update = optax.with_extra_args_support(optimizer).update
+    takes = inspect.signature(update).parameters
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
+    extra = {"value": loss, "grad": gradient, "value_fn": loss_fn}
+    extra = {name: value for name, value in extra.items() if anything or name in takes}
+    updates, new = update(gradient, state, params, **extra)
+    # A few begin with one dtype and would go on with another.
+    return updates, jax.tree.map(lambda leaf, old: _strong(leaf, old.dtype), new, state)
+
+
+def _strong(leaf: Any, dtype: Any) -> Any:
+    """An array of this dtype, which is no mere guess of JAX."""
+    return leaf if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jnp.asarray(leaf).astype(dtype)
 
 
 def _first(failed: jax.Array, fine: jax.Array, number: jax.Array) -> jax.Array:

@@ -46,7 +46,7 @@ class Run:
     model: Model
     members: int
     steps: int
-    configuration: dict[str, Any]
+    configuration: Mapping[str, Any]
     layout: Layout
     history: History
     failed: Mapping[int, int]
@@ -172,7 +172,7 @@ class Run:
         """Write the run to a new or empty folder, from which `Run.load` reads it."""
         checkpoints = open_folder(folder, resume=False, argument="folder")
         failed = np.array([self.failed.get(m, NEVER) for m in range(self.members)], np.int32)
-        text = {"configuration": self.configuration, "members": self.members, "records": [*self.history.records]}
+        text = {"configuration": dict(self.configuration), "members": self.members, "records": [*self.history.records]}
         arrays = {"params": leaves(self.params), "failed": leaves(failed), "history": self.history.stored()}
         checkpoints.save(self.steps, {name: part for name, part in arrays.items() if part}, text)
         checkpoints.close()

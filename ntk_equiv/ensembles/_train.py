@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from ntk_equiv._check import boolean, file_path, one_of, positive_integer, refusal
 from ntk_equiv.ensembles._batches import Batches, batches_of
 from ntk_equiv.ensembles._checkpoint import Checkpoints, check_same, leaves, like, open_folder
-from ntk_equiv.ensembles._configuration import configuration, fingerprint, first_outputs
+from ntk_equiv.ensembles._configuration import configuration, fingerprint, first_steps
 from ntk_equiv.ensembles._history import History, checked_record, curve_steps
 from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of
 from ntk_equiv.ensembles._loop import (
@@ -137,7 +137,7 @@ def train(
         file_path(checkpoint, "checkpoint")
         every = max(1, total // CHECKPOINTS_IN_A_RUN) if checkpoint_every is None else checkpoint_every
         every = positive_integer(every, "checkpoint_every")
-        described["first outputs"] = first_outputs(task.model, data)
+        loop.described = {**described, **first_steps(task, data)}
         loop.open(checkpoint, every, resume=resume)
     return loop.run(progress=progress)
 
@@ -150,7 +150,7 @@ class _Training:
         task: Task,
         layout: Layout,
         total: int,
-        described: dict[str, Any],
+        described: Mapping[str, Any],
         data: tuple,
         key: np.ndarray,
         record: dict[str, tuple[Any, Callable | None]],
@@ -253,6 +253,8 @@ class _Training:
 
 
 def _task(module: Any, data: tuple, batches: Batches, optimizer: Any, loss: Any, reduction: str, key_impl: str) -> Task:
+    if isinstance(optimizer, optax.MultiSteps):
+        optimizer = optimizer.gradient_transformation()
     if not isinstance(optimizer, optax.GradientTransformation):
         fix = "Pass for example `optax.sgd(0.5)`."
         raise refusal("optimizer", expected="from optax", got=type(optimizer).__name__, fix=fix, kind=TypeError)
@@ -264,7 +266,31 @@ def _task(module: Any, data: tuple, batches: Batches, optimizer: Any, loss: Any,
         got = getattr(outputs, "shape", type(outputs).__name__)
         fix = "A network returns one array, with the sample axis first."
         raise refusal("module", expected=f"one with outputs of {y.shape[0]} samples", got=got, fix=fix)
-    return Task(model, optimizer, loss_of(loss, outputs, y), reduction, batches, key_impl)
+    task = Task(model, optimizer, loss_of(loss, outputs, y), reduction, batches, key_impl)
+    _check_optimizer(task, params, data)
+    return task
+
+
+def _check_optimizer(task: Task, params: Any, data: tuple) -> None:
+    """Refuse an optimizer that cannot make a step with parameters like these."""
+    batch = jax.tree.map(lambda leaf: leaf[:1], data[:2])
+
+    def one_step(params: Any, x: Any, y: Any) -> tuple[Member, Member]:
+        member = task.begun((jnp.int32(0), params))
+        return member, task.updated(member, (x, y, None), jnp.int32(0))
+
+    try:
+        before, after = jax.eval_shape(one_step, params, *batch)
+        specs = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), member) for member in (before, after)]
+        problem = "one that changes the shapes of its state" if specs[0] != specs[1] else None
+    except Exception as error:  # whatever optax says about parameters that it was not made for
+        problem = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}"
+    if problem is not None:
+        fix = (
+            "Labels and masks have to fit the parameters of the module. An optimizer that wants parameters of its own "
+            "kind, such as `optax.lookahead`, is not supported: pass the one inside of it."
+        )
+        raise refusal("optimizer", expected="one that updates parameters like these", got=problem, fix=fix)
 
 
 def _check_finite(tree: Any, argument: str) -> None:

@@ -11,9 +11,8 @@ import numpy as np
 import optax
 import pytest
 
-from ntk_equiv import ensembles, stax
+from ntk_equiv import augment, ensembles, groups, reps, stax
 from ntk_equiv.ensembles import _checkpoint
-from ntk_equiv.ensembles._configuration import probed, rate_and_momentum
 
 ROOT = Path(__file__).parents[2]
 X = np.random.default_rng(0).normal(size=(6, 2))
@@ -32,9 +31,9 @@ def apply(params, x):
 NET = (init, apply)
 
 
-def trained(folder=None, data=(X, Y), **changes):
+def trained(folder=None, data=(X, Y), net=NET, **changes):
     settings = {"members": 3, "steps": 20, "optimizer": ADAM, "key": jax.random.key(0), "batch_size": 4}
-    return ensembles.train(NET, data, checkpoint=folder, **settings | {"checkpoint_every": 3} | changes)
+    return ensembles.train(net, data, checkpoint=folder, **settings | {"checkpoint_every": 3} | changes)
 
 
 class Interruption(Exception):
@@ -189,18 +188,40 @@ def test_runs_on_graphs_are_loaded(tmp_path):
     np.testing.assert_array_equal(ensembles.Run.load(tmp_path / "run", net).predict(graphs), run.predict(graphs))
 
 
+C4 = groups.SO2.finite(4)
+IMAGES = np.random.default_rng(1).normal(size=(3, 4, 4, 1))
+ORDERS = [augment(IMAGES, Y[:3], reps.rotate(groups.cyclic(8), order=order)) for order in (0, 1)]
+DIRECTIONS = [augment(X, Y, reps.matrix(C4, matrices)) for matrices in (C4.matrices, np.swapaxes(C4.matrices, 1, 2))]
+SGD = optax.sgd(0.1)
+PIXEL = (lambda key, x: jnp.ones((16, 1)), lambda w, x: x.reshape(len(x), 16) @ w)
+FROZEN = (init, lambda params, x: jnp.tanh(x @ jax.lax.stop_gradient(params["W"])))
+
+
 @pytest.mark.parametrize(
-    ("optimizer", "found"),
+    ("begun", "resumed", "difference"),
     [
-        (optax.sgd(0.3), (0.3, 0.0)),
-        (optax.sgd(1e-3, momentum=0.9), (1e-3, 0.9)),
-        (optax.sgd(0.3, momentum=0.9, nesterov=True), None),
-        (optax.adam(0.3), None),
-        (optax.sgd(optax.exponential_decay(0.3, 1, 0.5)), None),
-        (optax.adamw(0.3), None),
-        (optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.3)), None),
-        (optax.chain(optax.clip(0.5), optax.sgd(0.3)), None),
+        ({"loss": lambda f, y: (f - y) ** 2}, {"loss": lambda f, y: (f - y) ** 4}, "loss: "),
+        ({"loss": "mse"}, {"loss": lambda f, y: (f - y) ** 2 / 2}, 'loss: .* instead of "mse"'),
+        (
+            {"optimizer": SGD},
+            {"optimizer": optax.sgd(optax.piecewise_constant_schedule(0.1, {18: 0.5}))},
+            "optimizer: other updates from about step 18 on",
+        ),
+        (
+            {"optimizer": optax.chain(optax.clip_by_global_norm(500.0), SGD)},
+            {"optimizer": optax.chain(optax.clip_by_global_norm(600.0), SGD)},
+            "optimizer: other updates",
+        ),
+        ({"optimizer": ADAM}, {"optimizer": optax.adam(0.1, eps=1e-7)}, "optimizer: other updates from about step 0"),
+        ({"data": ORDERS[0], "net": PIXEL}, {"data": ORDERS[1], "net": PIXEL}, "actions: "),
+        ({"data": DIRECTIONS[0]}, {"data": DIRECTIONS[1]}, "actions: "),
+        ({}, {"net": FROZEN}, "computes something else, first gradients"),
     ],
 )
-def test_gradient_descent_is_recognised_by_what_it_does(optimizer, found):
-    assert rate_and_momentum(probed(optimizer)) == found
+def test_what_is_computed_otherwise_is_not_resumed(tmp_path, begun, resumed, difference):
+    assert repr(ORDERS[0].rep_x) == repr(ORDERS[1].rep_x)
+    assert repr(DIRECTIONS[0].rep_x) == repr(DIRECTIONS[1].rep_x)
+    trained(tmp_path, checkpoint_every=20, **begun)
+    assert trained(tmp_path, resume=True, **begun).steps == 20
+    with pytest.raises(ValueError, match=f"of this very run, got .*{difference}"):
+        trained(tmp_path, resume=True, **resumed)

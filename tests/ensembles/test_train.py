@@ -235,6 +235,28 @@ def test_data_that_do_not_fit_are_refused(data, message):
         ensembles.train(TANH, data, **settings())
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array([-1, 1, 1, -1, 1]), "whole numbers from 0 to 1, got labels from -1 to 1"),
+        (np.array([0, 1, 2, 0, 1]), "whole numbers from 0 to 1, got labels from 0 to 2"),
+        (np.array([[-1.0, 1.0]] * 5), "positive and add up to 1, got entries down to -1"),
+        (np.array([[1.0, 1.0]] * 5), "positive and add up to 1, got entries down to 1 and sums from 2 to 2"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(labels, message):
+    two = (init, lambda params, x: apply(params, x) * jnp.array([[1.0, -1.0]]))
+    with pytest.raises(ValueError, match=f"`y` must be .*{message}"):
+        ensembles.train(two, (X, labels), **settings(loss="cross_entropy"))
+
+
+def test_labels_whose_squares_overflow_are_refused():
+    with pytest.raises(
+        ValueError, match=r"`y` must be below 1.8e\+19, whose square float32 can hold, got labels"
+    ):
+        ensembles.train(TANH, (X.astype(np.float32), np.full((5, 1), 1e30, np.float32)), **settings())
+
+
 def test_one_channel_need_not_have_an_axis():
     run = ensembles.train(TANH, (X, Y[:, 0]), **settings())
     assert_close(run.predict(X), ensembles.train(TANH, (X, Y), **settings()).predict(X))

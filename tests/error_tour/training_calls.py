@@ -11,6 +11,7 @@ X, Y = jnp.array([[1.0, 2.0, 4.0], [0.0, 1.0, 5.0]]), jnp.array([1.0, -1.0])
 REGULAR = reps.regular(groups.cyclic(3))
 DATA, AUGMENTED = (X, Y), augment(X, Y, REGULAR)
 NET = stax.serial(stax.Dense(4), stax.Relu(), stax.Dense(1))
+TWO = stax.serial(stax.Dense(4), stax.Relu(), stax.Dense(2))
 SETTINGS = {"members": 2, "steps": 1, "optimizer": optax.sgd(0.1), "key": KEY}
 RUN = ensembles.untrained(NET, X, members=2, key=KEY)
 ENS = InfiniteEnsemble(NET.kernel_fn, DATA, filters.gradient_descent(0.1), reduction="mean")
@@ -53,6 +54,8 @@ CALLS = {
     "train(optimizer='sgd')": "optimizer",
     "train(optimizer=optax.sgd)": "optimizer",
     "train(optimizer=None)": "optimizer",
+    "train(optimizer=optax.lookahead(optax.sgd(0.1), 5, 0.5))": "optimizer",
+    "train(optimizer=optax.masked(optax.sgd(0.1), {'weights': True}))": "optimizer",
     "train(key=0)": "key",
     "train(key=None)": "key",
     "train(key=jax.random.split(KEY, 2))": "key",
@@ -61,6 +64,10 @@ CALLS = {
     "train(loss=['mse'])": "loss",
     "train(loss='cross_entropy')": "y",
     "train(loss=lambda f, y: 0.0)": "loss",
+    "train(TWO, (X, jnp.array([-1, 1])), loss='cross_entropy')": "y",
+    "train(TWO, (X, jnp.array([1, 2])), loss='cross_entropy')": "y",
+    "train(TWO, (X, jnp.array([[-1.0, 1.0], [1.0, -1.0]])), loss='cross_entropy')": "y",
+    "train(data=(X, 1e30 * Y.astype('float32')))": "y",
     "train(reduction='max')": "reduction",
     "train(reduction=None)": "reduction",
     "train(batch_size=0)": "batch_size",
