@@ -143,7 +143,7 @@ def _since(a: Any, b: Any, steps: int) -> str:
     """From which step on updates differ, where they agree before."""
     if not (isinstance(a, list) and isinstance(b, list) and len(a) == len(b)):
         return ""
-    first = next(i for i, pair in enumerate(zip(a, b, strict=True)) if not _are_close(*([v] for v in pair), TOLERANCE))
+    first = next(i for i in range(len(a)) if not _are_close(a[i : i + 1], b[i : i + 1], TOLERANCE))
     return f" from about step {first * steps // min(STRETCHES, steps)} on"
 
 

@@ -165,7 +165,7 @@ def _few_digits(momentum: jax.Array) -> jax.Array:
 
 def _described(updates: Any, place: jax.Array) -> jax.Array:
     """Of every array the logarithm of its length, and its direction against a pseudo-random one."""
-    found = []
+    found: list[jax.Array] = []
     for leaf, weight in _leaves(updates, _drawn(updates, place, jnp.float32(1))):
         largest = jnp.max(jnp.abs(leaf), initial=jnp.finfo(jnp.float32).tiny)
         scaled = leaf / largest

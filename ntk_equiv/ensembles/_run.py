@@ -170,12 +170,14 @@ class Run:
 
     def save(self, folder: Any, /) -> None:
         """Write the run to a new or empty folder, from which `Run.load` reads it."""
-        checkpoints = open_folder(folder, resume=False, argument="folder")
         failed = np.array([self.failed.get(m, NEVER) for m in range(self.members)], np.int32)
         text = {"configuration": dict(self.configuration), "members": self.members, "records": [*self.history.records]}
         arrays = {"params": leaves(self.params), "failed": leaves(failed), "history": self.history.stored()}
-        checkpoints.save(self.steps, {name: part for name, part in arrays.items() if part}, text)
-        checkpoints.close()
+        checkpoints = open_folder(folder, resume=False, argument="folder")
+        try:
+            checkpoints.save(self.steps, {name: part for name, part in arrays.items() if part}, text)
+        finally:
+            checkpoints.close()
 
     @classmethod
     def load(cls, folder: Any, module: Any, /, *, layout: str = "auto") -> "Run":
@@ -191,9 +193,10 @@ class Run:
             ValueError: the module has other parameters.
         """
         checkpoints = Checkpoints(file_path(folder, "folder", exists=True))
-        arrays, text = checkpoints.load()
-        steps = checkpoints.latest
-        checkpoints.close()
+        try:
+            (arrays, text), steps = checkpoints.load(), checkpoints.latest
+        finally:
+            checkpoints.close()
         assert steps is not None
         model, configuration = model_of(module), text["configuration"]
         structure = jax.eval_shape(model.init, jax.random.key(0), _example(configuration["inputs"]))

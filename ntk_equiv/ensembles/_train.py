@@ -126,20 +126,26 @@ def train(
     _, params, _ = _forward(task, data)
     for x, _ in wanted.values():  # what does not fit is found now, and not after hours of training
         jax.eval_shape(task.model.apply, params, x)
-    if checkpoint is None and boolean(resume, "resume"):
+    if checkpoint is not None:
+        file_path(checkpoint, "checkpoint")
+    if boolean(resume, "resume") and checkpoint is None:
         raise refusal("checkpoint", expected="a folder, to resume", got=None, fix="Name the folder of the run.")
     bytes_each = 0 if layout == "map" else activation_bytes(*_forward(task, data))
     where = layout_of(members, layout, chunk=chunk, devices=devices, bytes_each=bytes_each)
     recorded = [{name: fingerprint(x) for name, (x, _) in wanted.items()}, record_steps]
-    described = configuration(task, raw, data, members=members, steps=total, record=recorded)
-    loop = _Training(task, where, total, described, data, raw, wanted, record_steps)
-    if checkpoint is not None:
-        file_path(checkpoint, "checkpoint")
-        every = max(1, total // CHECKPOINTS_IN_A_RUN) if checkpoint_every is None else checkpoint_every
-        every = positive_integer(every, "checkpoint_every")
-        loop.described = {**described, **first_steps(task, data)}
-        loop.open(checkpoint, every, resume=resume)
-    return loop.run(progress=progress)
+    described: Mapping[str, Any] = configuration(task, raw, data, members=members, steps=total, record=recorded)
+    if checkpoint is None:
+        return _Training(task, where, total, described, data, raw, wanted, record_steps).run(progress=progress)
+    every = max(1, total // CHECKPOINTS_IN_A_RUN) if checkpoint_every is None else checkpoint_every
+    every = positive_integer(every, "checkpoint_every")
+    checkpoints = open_folder(checkpoint, resume=resume)
+    try:
+        described = {**described, **first_steps(task, data)}
+        loop = _Training(task, where, total, described, data, raw, wanted, record_steps)
+        loop.write_to(checkpoints, every)
+        return loop.run(progress=progress)
+    finally:
+        checkpoints.close()
 
 
 class _Training:
@@ -169,27 +175,20 @@ class _Training:
         self.reported: set[int] = set()
         self.samples = samples_at_a_time(layout.chunk, activation_bytes(*_forward(task, data)) // _batch(task))
 
-    def open(self, folder: Any, every: int, *, resume: bool) -> None:
-        """Write checkpoints to a folder, and begin with the last one that is there."""
-        self.checkpoints, self.every = open_folder(folder, resume=resume), every
-        if self.checkpoints.latest is None:
+    def write_to(self, checkpoints: Checkpoints, every: int) -> None:
+        """Write checkpoints, and begin with the last one that is there."""
+        self.checkpoints, self.every = checkpoints, every
+        if checkpoints.latest is None:
             return
-        arrays, text = self.checkpoints.load()
-        check_same(self.described, text["configuration"], folder)
+        arrays, text = checkpoints.load()
+        check_same(dict(self.described), text["configuration"], checkpoints.folder)
         stored = {part: like(getattr(self.members, part), arrays.get(part)) for part in PARTS}
         self.members = dataclasses.replace(self.members, **self.layout.deal(stored))
         self.history.restore(arrays.get("history"))
-        self.step = self.checkpoints.latest
+        self.step = checkpoints.latest
 
     def run(self, *, progress: bool) -> Run:
         """Train to the end."""
-        try:
-            return self._run(progress=progress)
-        finally:
-            if self.checkpoints is not None:
-                self.checkpoints.close()
-
-    def _run(self, *, progress: bool) -> Run:
         noted = curve_steps(self.total)
         saved = set() if self.checkpoints is None else {*range(self.every, self.total, self.every), self.total}
         stops = sorted(stop for stop in noted | saved | self.record_steps if stop > self.step)
@@ -229,7 +228,10 @@ class _Training:
             named = ", ".join(f"{member} (step {failed[member]})" for member in new[:10])
             more = f" and {len(new) - 10} more" if len(new) > 10 else ""
             message = f"loss or parameters are no longer finite for member {named}{more}; the others go on. "
-            warnings.warn(message + "A smaller learning rate may help.", RuntimeWarning, stacklevel=4)
+            from_start = all(failed[member] == 0 for member in new)
+            fix = "Their very first outputs or losses are not: look at inputs, labels and initial parameters."
+            fix = fix if from_start else "A smaller learning rate may help."
+            warnings.warn(message + fix, RuntimeWarning, stacklevel=5)
             self.reported |= failed.keys()
         return failed
 
@@ -248,7 +250,7 @@ class _Training:
         parts = {part: leaves(getattr(state, part)) for part in PARTS}
         arrays = {**parts, "history": self.history.stored()}
         names = list(self.history.records)
-        text = {"configuration": self.described, "members": self.layout.members, "records": names}
+        text = {"configuration": dict(self.described), "members": self.layout.members, "records": names}
         self.checkpoints.save(self.step, {name: part for name, part in arrays.items() if part}, text)
 
 

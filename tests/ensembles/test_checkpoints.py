@@ -1,5 +1,7 @@
 """Runs on disk: interrupted, killed, resumed, refused, saved and loaded."""
 
+import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 
 from ntk_equiv import augment, ensembles, groups, reps, stax
@@ -138,6 +141,46 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, whole, monkeypatch):
     np.testing.assert_array_equal(run.params["W"], whole.params["W"])
 
 
+def test_other_errors_are_not_blamed_on_a_full_disk(tmp_path, monkeypatch):
+    def broken(self, *args, **kwargs):
+        raise ValueError("NOT_FOUND: the file has gone")
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", broken)
+    with pytest.raises(OSError, match=r"the file has gone.*See that nothing else changes the folder, and try again"):
+        trained(tmp_path)
+
+
+def test_a_folder_that_another_run_writes_to_is_refused_and_left_alone(tmp_path, whole):
+    said = []
+
+    def meanwhile(predictions):
+        """During a run: another one is refused, and reading what there is leaves what is being written."""
+        unfinished = tmp_path / "9.orbax-checkpoint-tmp"
+        unfinished.mkdir()
+        assert ensembles.Run.load(tmp_path, NET).steps == 6
+        assert unfinished.exists()
+        unfinished.rmdir()
+        for resume in (True, False):
+            with pytest.raises(BlockingIOError) as refused:
+                trained(tmp_path, resume=resume)
+            said.append(str(refused.value))
+        return np.asarray(predictions)
+
+    run = trained(tmp_path, record={"x": (X, meanwhile)}, record_at=[8])
+    np.testing.assert_array_equal(run.params["W"], whole.params["W"])
+    for text in said:
+        assert f"process {os.getpid()} on {platform.node()}, since 2" in text
+        assert "name another folder" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["18", "20"]
+
+
+def test_the_lock_of_a_process_that_is_gone_holds_nobody_up(tmp_path, whole):
+    (tmp_path / ".lock").write_text("process 1 on the moon, since 1969-07-20T20:17:40+00:00")
+    run = trained(tmp_path, record={"x": (X, np.asarray)}, record_at=[8])
+    np.testing.assert_array_equal(run.params["W"], whole.params["W"])
+    assert not (tmp_path / ".lock").exists()
+
+
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path, whole):
     interrupted(tmp_path, 8)
     (tmp_path / "6" / "text" / "metadata").write_text("{")
@@ -174,7 +217,7 @@ def test_runs_are_saved_and_loaded(tmp_path, whole):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="one with a run in it"):
         ensembles.Run.load(tmp_path / "empty", NET)
-    with pytest.raises(FileExistsError, match="a new or empty folder"):
+    with pytest.raises(FileExistsError, match=r"new or empty folder, got .*Name another folder, or remove this one"):
         whole.save(tmp_path / "run")
 
 

@@ -251,9 +251,7 @@ def test_labels_that_are_no_classes_are_refused(labels, message):
 
 
 def test_labels_whose_squares_overflow_are_refused():
-    with pytest.raises(
-        ValueError, match=r"`y` must be below 1.8e\+19, whose square float32 can hold, got labels"
-    ):
+    with pytest.raises(ValueError, match=r"`y` must be below 1.8e\+19, whose square float32 can hold, got labels"):
         ensembles.train(TANH, (X.astype(np.float32), np.full((5, 1), 1e30, np.float32)), **settings())
 
 
