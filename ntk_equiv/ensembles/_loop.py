@@ -1,10 +1,10 @@
-"""The compiled loop: steps of gradient descent for every member.
+"""The loop: steps of gradient descent for every member.
 
     loss, gradient = ∇ L(params, batch(step));   params ← params + optimizer(gradient)
 
-A member is trained for many steps before the next one on its device begins, so that its parameters stay in cache. The
-first and last step are arguments of the compiled program, not part of it: one program serves all stretches of a run,
-and where they begin and end does not change a bit of the result.
+A member is trained for many steps before the next one on its device begins, so that its parameters stay in cache. All
+steps are one compiled program, or each is one, as the layout says. Their numbers are arguments of it, not part of it:
+one program serves all stretches of a run, and where they begin and end does not change a bit of the result.
 """
 
 import dataclasses
@@ -95,18 +95,33 @@ class Task:
     def trained(self, member: Member, key: jax.Array, data: tuple, start: jax.Array, stop: jax.Array) -> Member:
         """A member after the steps from `start` up to `stop`."""
         own = self.keys(key, member.index)[1]
-        shuffled = partial(self.batches.shuffled, own)
 
         def step(number: jax.Array, carry: tuple) -> tuple:
             member, order = carry
-            if self.batches.batch_size is not None:
-                order = jax.lax.cond(number % self.batches.per_epoch == 0, shuffled, lambda _: order, number)
-            batch = self.batches.take(data, own, order, number)
-            return self.updated(member, batch, number), order
+            return self._stepped(member, order, own, data, number)
 
-        member, _ = jax.lax.fori_loop(start, stop, step, (member, shuffled(start)))
+        member, _ = jax.lax.fori_loop(start, stop, step, (member, self.batches.shuffled(own, start)))
+        return self.looked_at(member, stop)
+
+    def shuffled(self, member: Member, key: jax.Array, number: jax.Array) -> tuple[Member, jax.Array, jax.Array]:
+        """A member with what `stepped` needs beside it: the order of its samples, and the number of the step."""
+        return member, self.batches.shuffled(self.keys(key, member.index)[1], number), number
+
+    def stepped(self, state: tuple[Member, jax.Array, jax.Array], key: jax.Array, data: tuple) -> tuple:
+        """The same after one step."""
+        member, order, number = state
+        return *self._stepped(member, order, self.keys(key, member.index)[1], data, number), number + 1
+
+    def _stepped(self, member: Member, order: jax.Array, own: jax.Array, data: tuple, number: jax.Array) -> tuple:
+        if self.batches.batch_size is not None:
+            shuffled = partial(self.batches.shuffled, own)
+            order = jax.lax.cond(number % self.batches.per_epoch == 0, shuffled, lambda _: order, number)
+        return self.updated(member, self.batches.take(data, own, order, number), number), order
+
+    def looked_at(self, member: Member, number: jax.Array) -> Member:
+        """A member with a note of the step, if its parameters are no longer finite."""
         finite = jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(member.params)]))
-        return dataclasses.replace(member, failed=_first(member.failed, finite, stop))
+        return dataclasses.replace(member, failed=_first(member.failed, finite, number))
 
     def updated(self, member: Member, batch: tuple, number: jax.Array) -> Member:
         """A member after a step, of this number, that it makes with a batch."""
@@ -135,13 +150,43 @@ def created(task: Task, layout: Layout, indices: jax.Array, params: Any) -> Memb
     return layout.over_members(task.begun)((indices, params))
 
 
+def advanced(task: Task, layout: Layout, members: Member, key: jax.Array, data: tuple, start: int, stop: int) -> Member:
+    """All members after the steps from `start` up to `stop`."""
+    first, last = layout.share((np.int32(start), np.int32(stop)))
+    if not layout.stepwise:
+        return _in_compiled_loop(task, layout, members, key, data, first, last)
+    for number in range(layout.chunks):
+        place = layout.share(np.int32(number))
+        state = _taken_out(task, layout, members, key, place, first)
+        for _ in range(start, stop):
+            state = _one_step(task, layout, state, key, data)
+        members = _put_back(task, layout, members, state[0], place, last)
+    return members
+
+
 # The old state is given up: two of them may not fit.
 @partial(jax.jit, static_argnames=("task", "layout"), donate_argnames="members")
-def advanced(
+def _in_compiled_loop(
     task: Task, layout: Layout, members: Member, key: jax.Array, data: tuple, start: jax.Array, stop: jax.Array
 ) -> Member:
-    """All members after the steps from `start` up to `stop`."""
     return layout.over_members(task.trained)(members, key, data, start, stop)
+
+
+@partial(jax.jit, static_argnames=("task", "layout"))
+def _taken_out(
+    task: Task, layout: Layout, members: Member, key: jax.Array, place: jax.Array, start: jax.Array
+) -> tuple:
+    return layout.over_chunk(task.shuffled)(layout.chunk_of(members, place), key, start)
+
+
+@partial(jax.jit, static_argnames=("task", "layout"), donate_argnames="state")
+def _one_step(task: Task, layout: Layout, state: tuple, key: jax.Array, data: tuple) -> tuple:
+    return layout.over_chunk(task.stepped)(state, key, data)
+
+
+@partial(jax.jit, static_argnames=("task", "layout"), donate_argnames="members")
+def _put_back(task: Task, layout: Layout, members: Member, chunk: Member, place: jax.Array, stop: jax.Array) -> Member:
+    return layout.with_chunk(members, layout.over_chunk(task.looked_at)(chunk, stop), place)
 
 
 def predicted(model: Model, layout: Layout, params: Any, x: Any, batch_size: int) -> np.ndarray:
@@ -155,8 +200,17 @@ def predicted(model: Model, layout: Layout, params: Any, x: Any, batch_size: int
         # The last part is filled up, so that one program serves all of them.
         chosen = np.minimum(np.arange(start, start + size), n - 1)
         part = layout.share(jax.tree.map(lambda leaf, chosen=chosen: np.asarray(leaf)[chosen], x))
-        parts.append(layout.collect(_evaluated(model, layout, params, part)))
+        parts.append(_outputs(model, layout, params, part))
     return np.concatenate(parts, axis=1)[:, :n]
+
+
+def _outputs(model: Model, layout: Layout, params: Any, x: Any) -> np.ndarray:
+    if not layout.stepwise:
+        return layout.collect(_evaluated(model, layout, params, x))
+    chunks = range(layout.chunks)
+    found = [layout.gather(_evaluated_chunk(model, layout, params, layout.share(np.int32(i)), x)) for i in chunks]
+    order = np.concatenate([layout.numbers_of_chunk(number) for number in chunks])
+    return np.concatenate(found)[np.argsort(order)][: layout.members]
 
 
 def samples_at_a_time(chunk: int, bytes_each: int) -> int:
@@ -176,6 +230,11 @@ def samples_at_a_time(chunk: int, bytes_each: int) -> int:
 @partial(jax.jit, static_argnames=("model", "layout"))
 def _evaluated(model: Model, layout: Layout, params: Any, x: Any) -> Any:
     return layout.over_members(model.apply)(params, x)
+
+
+@partial(jax.jit, static_argnames=("model", "layout"))
+def _evaluated_chunk(model: Model, layout: Layout, params: Any, place: jax.Array, x: Any) -> Any:
+    return layout.over_chunk(model.apply)(layout.chunk_of(params, place), x)
 
 
 def updated_by(

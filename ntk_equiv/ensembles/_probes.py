@@ -144,11 +144,12 @@ def _updates(optimizer: optax.GradientTransformation, zeros: Any, places: Any, l
         velocity = jax.tree.map(lambda v, g: (momentum * v + g).astype(g.dtype), velocity, gradient)
         largest = jax.tree.map(lambda v, g: (momentum * v + jnp.abs(g)).astype(g.dtype), largest, gradient)
         off = [jnp.max(jnp.abs(u / rate + v) / m, initial=0) for u, v, m in _leaves(updates, velocity, largest)]
-        found = _described(updates, place), jnp.max(jnp.array(off), initial=0)
-        return (state, rate, momentum, gradient, velocity, largest), found
+        carry = state, rate, momentum, gradient, velocity, largest
+        return carry, (_described(updates, place), jnp.max(jnp.array(off), initial=0))
 
     begin = jax.tree.map(jnp.asarray, optimizer.init(zeros))
-    carry = begin, jnp.float32(0), jnp.float32(0), zeros, zeros, zeros
+    carry: tuple = begin, jnp.float32(0), jnp.float32(0), zeros, zeros, zeros
+    found: tuple
     (_, rate, momentum, *_), found = jax.lax.scan(step, carry, (places, left_out))
     return *found, rate, momentum
 

@@ -15,7 +15,7 @@ from ntk_equiv.empirical import EmpiricalKernelFn, empirical_kernel_fn
 from ntk_equiv.ensembles._checkpoint import Checkpoints, leaves, like, open_folder
 from ntk_equiv.ensembles._configuration import parameter_specs
 from ntk_equiv.ensembles._history import History
-from ntk_equiv.ensembles._layout import Layout, layout_of
+from ntk_equiv.ensembles._layout import Layout, layout_of, suited
 from ntk_equiv.ensembles._loop import NEVER, SAMPLES_AT_A_TIME, predicted
 from ntk_equiv.ensembles._model import Model, model_of
 from ntk_equiv.stax import Graph
@@ -119,6 +119,7 @@ class Run:
             raise refusal("members", expected=f"some of the numbers below {self.members}", got=members, fix=fix)
         kind = "map" if self.layout.chunk == 1 else "vmap"
         layout = layout_of(len(chosen), kind, devices=list(self.layout.mesh.devices.ravel()))
+        layout = dataclasses.replace(layout, stepwise=self.layout.stepwise)
         return dataclasses.replace(
             self,
             members=len(chosen),
@@ -208,6 +209,7 @@ class Run:
         history.restore(arrays.get("history"))
         failed = {m: int(step) for m, step in enumerate(arrays["failed"]["0000"]) if step != NEVER}
         where = layout_of(text["members"], layout)
+        where = suited(where, model.apply, structure, _example(configuration["inputs"]), chosen=layout != "auto")
         params = where.deal(like(structure, arrays.get("params")))
         return cls(model, text["members"], steps, configuration, where, history, failed, params)
 

@@ -16,7 +16,7 @@ from ntk_equiv.ensembles._batches import Batches, batches_of
 from ntk_equiv.ensembles._checkpoint import Checkpoints, check_same, leaves, like, open_folder
 from ntk_equiv.ensembles._configuration import configuration, fingerprint, first_steps
 from ntk_equiv.ensembles._history import History, checked_record, curve_steps
-from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of
+from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of, suited
 from ntk_equiv.ensembles._loop import (
     NEVER,
     Member,
@@ -132,6 +132,7 @@ def train(
         raise refusal("checkpoint", expected="a folder, to resume", got=None, fix="Name the folder of the run.")
     bytes_each = 0 if layout == "map" else activation_bytes(*_forward(task, data))
     where = layout_of(members, layout, chunk=chunk, devices=devices, bytes_each=bytes_each)
+    where = suited(where, *_forward(task, data), chosen=layout != "auto" or chunk is not None)
     recorded = [{name: fingerprint(x) for name, (x, _) in wanted.items()}, record_steps]
     described: Mapping[str, Any] = configuration(task, raw, data, members=members, steps=total, record=recorded)
     if checkpoint is None:
@@ -197,8 +198,7 @@ class _Training:
         shown = progress and jax.process_index() == 0
         with tqdm(total=self.total, initial=self.step, unit="step", disable=not shown) as bar:
             for stop in stops:
-                bounds = self.layout.share((np.int32(self.step), np.int32(stop)))
-                self.members = advanced(self.task, self.layout, self.members, self.key, self.data, *bounds)
+                self.members = advanced(self.task, self.layout, self.members, self.key, self.data, self.step, stop)
                 bar.update(stop - self.step)
                 self.step = stop
                 if stop in noted:
