@@ -72,7 +72,7 @@ class Deviation:
         return bool((np.abs(self.difference) <= room).all())
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Comparison:
     """A trained ensemble compared with theory; made by `compare_with_theory`.
 
@@ -87,6 +87,8 @@ class Comparison:
         >>> mean = ensembles.Deviation(np.array([1.3]), np.array([1.0]), np.array([0.1]))
         >>> var = ensembles.Deviation(np.array([0.2]), np.array([0.2]), np.array([0.05]))
         >>> found = ensembles.Comparison(members=25, mean=mean, var=var)
+        >>> found
+        <25 members: mean off by 3.00 standard errors overall, 3.00 at most; variance off by 0.00, 0.00 at most>
         >>> found.holds(5), found.holds(2), found.holds(2, allowance=0.2)      # off by 3; width may add a fifth
         (True, False, True)
     """
@@ -94,6 +96,11 @@ class Comparison:
     members: int
     mean: Deviation
     var: Deviation
+
+    def __repr__(self) -> str:
+        mean, var = (f"{one.overall:.2f}{{}}, {one.largest:.2f} at most" for one in (self.mean, self.var))
+        mean, var = mean.format(" standard errors overall"), var.format("")
+        return f"<{self.members} members: mean off by {mean}; variance off by {var}>"
 
     def holds(self, standard_errors: float | int = 5, *, allowance: float | int = 0) -> bool:
         """Whether mean and variance meet theory everywhere.
@@ -105,7 +112,7 @@ class Comparison:
         return self.mean.within(standard_errors, allowance) and self.var.within(standard_errors, allowance)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Trend:
     """Deviations a/N for widths N, fitted at each point.
 
@@ -121,6 +128,8 @@ class Trend:
         >>> from ntk_equiv import empirical, ensembles
         >>> mean, var = (empirical.Correction(np.array([a]), np.array([0.1]), 1.2) for a in (0.5, 2.0))
         >>> trend = ensembles.Trend(widths=(64, 128), comparisons=(), mean=mean, var=var)
+        >>> trend
+        <deviations a/width at widths 64, 128: χ² per degree of freedom 1.20 for the mean, 1.20 for the variance>
         >>> print(trend.mean.at(1000), trend.var.at(1000))      # what width 1000 is estimated to add
         [0.0005] [0.002]
     """
@@ -129,6 +138,11 @@ class Trend:
     comparisons: tuple[Comparison, ...]
     mean: Correction
     var: Correction
+
+    def __repr__(self) -> str:
+        widths, chi2 = ", ".join(map(str, self.widths)), "χ² per degree of freedom"
+        fits = f"{self.mean.chi_squared:.2f} for the mean, {self.var.chi_squared:.2f} for the variance"
+        return f"<deviations a/width at widths {widths}: {chi2} {fits}>"
 
 
 def compare_with_theory(run: Run | Mapping[int, Run], ens: Any, x: Any, t: Any = None) -> Comparison | Trend:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv.ensembles._gradient import value_and_gradient
+from ntk_equiv.ensembles._inputs import spec
 from ntk_equiv.ensembles._loop import Task
 from ntk_equiv.ensembles._losses import LOSSES, LossFn
 from ntk_equiv.ensembles._probes import (
@@ -163,11 +164,6 @@ def fingerprint(data: Any) -> str:
         digest.update(f"{array.shape} {array.dtype}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()[:16]
-
-
-def spec(leaf: Any) -> str:
-    """Dtype and shape of an array: `float32[3,4]`."""
-    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 
 def parameter_specs(params: Any) -> dict[str, str]:

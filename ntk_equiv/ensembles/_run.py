@@ -1,7 +1,6 @@
 """A trained ensemble: f̂(x) = (1/M) Σ_m f_m(x)."""
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,10 +14,10 @@ from ntk_equiv.empirical import EmpiricalKernelFn, empirical_kernel_fn
 from ntk_equiv.ensembles._checkpoint import Checkpoints, leaves, like, open_folder
 from ntk_equiv.ensembles._configuration import parameter_specs
 from ntk_equiv.ensembles._history import History
+from ntk_equiv.ensembles._inputs import check_inputs, example_of
 from ntk_equiv.ensembles._layout import Layout, layout_of, suited
 from ntk_equiv.ensembles._loop import NEVER, SAMPLES_AT_A_TIME, predicted
 from ntk_equiv.ensembles._model import Model, model_of
-from ntk_equiv.stax import Graph
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -85,8 +84,12 @@ class Run:
         """The outputs of every member, [members, n, out].
 
         Args:
-            x: inputs, with the sample axis first.
+            x: inputs, with the sample axis first, prepared as those of training.
             batch_size: how many samples at a time.
+
+        Raises:
+            TypeError: the inputs are no arrays, or whole numbers where those of training were not.
+            ValueError: the network does not take their shape.
 
         Example:
             >>> import jax, jax.numpy as jnp, optax
@@ -100,6 +103,8 @@ class Run:
             [0. 1.]
         """
         size = positive_integer(batch_size, "batch_size")
+        params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self._params)
+        check_inputs(x, "x", self.configuration["inputs"], self.model, params)
         return jnp.asarray(predicted(self.model, self.layout, self._params, x, size))
 
     def mean(self, x: Any, /, *, batch_size: int = SAMPLES_AT_A_TIME) -> Inexact[Array, "n *out"]:
@@ -200,7 +205,7 @@ class Run:
             checkpoints.close()
         assert steps is not None
         model, configuration = model_of(module), text["configuration"]
-        structure = jax.eval_shape(model.init, jax.random.key(0), _example(configuration["inputs"]))
+        structure = jax.eval_shape(model.init, jax.random.key(0), example_of(configuration["inputs"]))
         found, expected = parameter_specs(structure), configuration["parameters"]
         if found != expected:
             fix = "Pass the module that the run was trained with."
@@ -209,7 +214,7 @@ class Run:
         history.restore(arrays.get("history"))
         failed = {m: int(step) for m, step in enumerate(arrays["failed"]["0000"]) if step != NEVER}
         where = layout_of(text["members"], layout)
-        where = suited(where, model.apply, structure, _example(configuration["inputs"]), chosen=layout != "auto")
+        where = suited(where, model.apply, structure, example_of(configuration["inputs"]), chosen=layout != "auto")
         params = where.deal(like(structure, arrays.get("params")))
         return cls(model, text["members"], steps, configuration, where, history, failed, params)
 
@@ -241,12 +246,3 @@ def bootstrapped(predictions: Any, /, *, sizes: Sequence[int], draws: int, key: 
         # One draw after the other: all of them at once would need draws × size predictions.
         found[size] = jax.lax.map(lambda members: jnp.mean(predictions[members], axis=0), chosen)
     return found
-
-
-def _example(inputs: list[str]) -> Any:
-    """One sample with the shapes and dtypes that a configuration lists: an array, or a graph."""
-    shapes: list[Any] = []
-    for text in inputs:
-        dtype, sizes = re.fullmatch(r"(\w+)\[([\d,]*)\]", text).groups()  # type: ignore[union-attr]
-        shapes.append(jax.ShapeDtypeStruct(tuple(int(size) for size in sizes.split(",") if size), np.dtype(dtype)))
-    return shapes[0] if len(shapes) == 1 else Graph(*shapes)

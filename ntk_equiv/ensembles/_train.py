@@ -16,6 +16,7 @@ from ntk_equiv.ensembles._batches import Batches, batches_of
 from ntk_equiv.ensembles._checkpoint import Checkpoints, check_same, leaves, like, open_folder
 from ntk_equiv.ensembles._configuration import configuration, fingerprint, first_steps
 from ntk_equiv.ensembles._history import History, checked_record, curve_steps
+from ntk_equiv.ensembles._inputs import check_inputs, spec
 from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of, suited
 from ntk_equiv.ensembles._loop import (
     NEVER,
@@ -125,7 +126,7 @@ def train(
     wanted, record_steps = checked_record(record, record_at, total)
     _, params, _ = _forward(task, data)
     for x, _ in wanted.values():  # what does not fit is found now, and not after hours of training
-        jax.eval_shape(task.model.apply, params, x)
+        check_inputs(x, "record", [spec(leaf[:1]) for leaf in jax.tree.leaves(data[0])], task.model, params)
     if checkpoint is not None:
         file_path(checkpoint, "checkpoint")
     if boolean(resume, "resume") and checkpoint is None:

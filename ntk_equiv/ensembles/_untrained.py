@@ -7,8 +7,9 @@ import jax
 import numpy as np
 
 from ntk_equiv._check import positive_integer, random_key, refusal, samples_in
-from ntk_equiv.ensembles._configuration import parameter_specs, spec
+from ntk_equiv.ensembles._configuration import parameter_specs
 from ntk_equiv.ensembles._history import History
+from ntk_equiv.ensembles._inputs import spec
 from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of, suited
 from ntk_equiv.ensembles._loop import initial_params, raw_key
 from ntk_equiv.ensembles._model import model_of

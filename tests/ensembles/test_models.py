@@ -159,6 +159,7 @@ class WithDropout(nnx.Module):
         (3, TypeError, "a Linen module, an NNX factory"),
         (WithStatistics(), ValueError, "batch_stats"),
         (WithDropout, ValueError, "Rng"),
+        (nn.Dropout(0.5, deterministic=False), ValueError, 'needs PRNG for "dropout". Dropout and other noise are not'),
     ],
 )
 def test_modules_that_do_not_fit_are_refused(module, error, message):

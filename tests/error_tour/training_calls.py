@@ -1,5 +1,6 @@
 """Wrong calls of `ensembles`, the trainer, and the argument that the answer must name."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -14,6 +15,7 @@ NET = stax.serial(stax.Dense(4), stax.Relu(), stax.Dense(1))
 TWO = stax.serial(stax.Dense(4), stax.Relu(), stax.Dense(2))
 SETTINGS = {"members": 2, "steps": 1, "optimizer": optax.sgd(0.1), "key": KEY}
 RUN = ensembles.untrained(NET, X, members=2, key=KEY)
+NOISY = nn.Sequential([nn.Dense(4), nn.Dropout(0.5, deterministic=False), nn.Dense(1)])
 ENS = InfiniteEnsemble(NET.kernel_fn, DATA, filters.gradient_descent(0.1), reduction="mean")
 
 
@@ -29,6 +31,8 @@ CALLS = {
     "train(DATA, NET)": "train",
     "train(NET.kernel_fn)": "module",
     "train(stax.serial(stax.Dense(4), stax.Dense(3)))": "module",
+    "train(NOISY)": "module",
+    "ensembles.untrained(NOISY, X, members=2, key=KEY)": "module",
     "train(data=X)": "train",
     "train(data=None)": "train",
     "train(data='mnist')": "train",
@@ -77,7 +81,9 @@ CALLS = {
     "train(augmentation='random')": "train",
     "train(record=X)": "record",
     "train(record={'test': 'x'})": "record",
-    "train(record={'test': X[:, :2]})": "x",
+    "train(record={'test': X[:, :2]})": "record",
+    "train(record={'test': X[0]})": "record",
+    "train(record={'test': X.astype('uint8')})": "record",
     "train(record={'test': X}, record_at=5)": "record_at",
     "train(record={'test': X}, record_at=[9])": "record_at",
     "train(layout='fast')": "layout",
@@ -128,6 +134,13 @@ CALLS = {
     # what was trained
     "RUN.predict(X[:, :2])": "x",
     "RUN.predict('x')": "x",
+    "RUN.predict(X[0])": "x",
+    "RUN.predict([*X])": "x",
+    "RUN.predict(X.tolist())": "x",
+    "RUN.predict(DATA)": "x",
+    "RUN.predict(X.astype('uint8'))": "x",
+    "RUN.mean(X.astype('uint8'))": "x",
+    "RUN.bootstrap(X[0], sizes=[1], draws=2, key=KEY)": "x",
     "RUN.predict(None)": "x",
     "RUN.predict(X, batch_size=0)": "batch_size",
     "RUN.mean(3.0)": "x",
