@@ -46,7 +46,7 @@ class FolderLock:
             os.close(self._file)
         began = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         os.ftruncate(self._file, 0)
-        os.write(self._file, f"process {os.getpid()} on {platform.node()}, since {began}".encode())
+        os.write(self._file, f"process {os.getpid()} on {platform.node()} (since {began})".encode())
 
     def release(self) -> None:
         """Let others have the folder."""

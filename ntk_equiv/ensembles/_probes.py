@@ -28,7 +28,7 @@ STRETCHES = 32
 GRADIENTS = (1e-8, 1e-8, 1e-7, 1e-5, 1e-3, 0.1, 1.0, 10.0, 1e3, 1e6)
 PARAMETERS = (1.0, 1e5, 1e-3)
 # An optimizer is tried at every step of a run, unless that would take more updates of parameters than these.
-MOST_UPDATES, MOST_STEPS, FEWEST_STEPS = 3 * 10**7, 2**14, 2**6
+MOST_UPDATES, MOST_STEPS, FEWEST_STEPS = 10**8, 2**14, 2**6
 # What gradient descent may differ by, relative to the largest that its update could be.
 DESCENT_TOLERANCE = 1e-4
 # Of so many samples and elements losses and actions are tried, at outputs of these sizes.

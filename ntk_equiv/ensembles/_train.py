@@ -28,6 +28,7 @@ from ntk_equiv.ensembles._loop import (
     predicted,
     raw_key,
     samples_at_a_time,
+    updated_by,
 )
 from ntk_equiv.ensembles._losses import LossFn, loss_of
 from ntk_equiv.ensembles._model import model_of
@@ -270,21 +271,22 @@ def _task(module: Any, data: tuple, batches: Batches, optimizer: Any, loss: Any,
         fix = "A network returns one array, with the sample axis first."
         raise refusal("module", expected=f"one with outputs of {y.shape[0]} samples", got=got, fix=fix)
     task = Task(model, optimizer, loss_of(loss, outputs, y), reduction, batches, key_impl)
-    _check_optimizer(task, params, data)
+    _check_optimizer(task, params)
     return task
 
 
-def _check_optimizer(task: Task, params: Any, data: tuple) -> None:
+def _check_optimizer(task: Task, params: Any) -> None:
     """Refuse an optimizer that cannot make a step with parameters like these."""
-    batch = jax.tree.map(lambda leaf: leaf[:1], data[:2])
 
-    def one_step(params: Any, x: Any, y: Any) -> tuple[Member, Member]:
-        member = task.begun((jnp.int32(0), params))
-        return member, task.updated(member, (x, y, None), jnp.int32(0))
+    def one_step(params: Any) -> tuple:
+        loss_fn = lambda at: sum((jnp.sum(leaf) for leaf in jax.tree.leaves(at)), jnp.zeros(()))  # noqa: E731
+        state = task.begun((jnp.int32(0), params)).optimizer
+        updates, new = updated_by(task.optimizer, params, state, params, loss_fn(params), loss_fn)
+        return (params, state), (optax.apply_updates(params, updates), new)
 
     try:
-        before, after = jax.eval_shape(one_step, params, *batch)
-        specs = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), member) for member in (before, after)]
+        before, after = jax.eval_shape(one_step, params)
+        specs = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (before, after)]
         problem = "one that changes the shapes of its state" if specs[0] != specs[1] else None
     except Exception as error:  # whatever optax says about parameters that it was not made for
         problem = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}"

@@ -169,7 +169,7 @@ def test_a_folder_that_another_run_writes_to_is_refused_and_left_alone(tmp_path,
     run = trained(tmp_path, record={"x": (X, meanwhile)}, record_at=[8])
     np.testing.assert_array_equal(run.params["W"], whole.params["W"])
     for text in said:
-        assert f"process {os.getpid()} on {platform.node()}, since 2" in text
+        assert f"process {os.getpid()} on {platform.node()} (since 2" in text
         assert "name another folder" in text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["18", "20"]
 
