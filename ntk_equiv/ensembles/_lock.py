@@ -72,7 +72,7 @@ class FolderLock:
                 f"{self._path.parent} is on a drive whose files cannot be locked ({error.strerror}): nothing keeps "
                 "another run from writing to it. Make sure that none does.",
                 RuntimeWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
 
 

@@ -185,8 +185,9 @@ class _Training:
             return
         arrays, text = checkpoints.load()
         check_same(dict(self.described), text["configuration"], checkpoints.folder)
-        stored = {part: like(getattr(self.members, part), arrays.get(part)) for part in PARTS}
-        self.members = dataclasses.replace(self.members, **self.layout.deal(stored))
+        here = {part: getattr(self.members, part) for part in PARTS}
+        stored = self.layout.deal({part: like(here[part], arrays.get(part)) for part in PARTS})
+        self.members = dataclasses.replace(self.members, **jax.tree.map(_key_like, stored, here))
         self.history.restore(arrays.get("history"))
         self.step = checkpoints.latest
 
@@ -248,12 +249,24 @@ class _Training:
 
     def _save(self) -> None:
         assert self.checkpoints is not None
-        state = self.layout.collect(self.members)
+        state = self.layout.collect(jax.tree.map(_as_numbers, self.members))
         parts = {part: leaves(getattr(state, part)) for part in PARTS}
         arrays = {**parts, "history": self.history.stored()}
         names = list(self.history.records)
         text = {"configuration": dict(self.described), "members": self.layout.members, "records": names}
         self.checkpoints.save(self.step, {name: part for name, part in arrays.items() if part}, text)
+
+
+def _as_numbers(leaf: Any) -> Any:
+    """An array that can be stored: the numbers of random keys, which some optimizers have in their state."""
+    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+def _key_like(stored: Any, leaf: Any) -> Any:
+    """A stored array, as a random key again where it was one."""
+    if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return stored
+    return jax.random.wrap_key_data(stored, impl=jax.random.key_impl(leaf))
 
 
 def _task(module: Any, data: tuple, batches: Batches, optimizer: Any, loss: Any, reduction: str, key_impl: str) -> Task:

@@ -231,6 +231,13 @@ def test_runs_on_graphs_are_loaded(tmp_path):
     np.testing.assert_array_equal(ensembles.Run.load(tmp_path / "run", net).predict(graphs), run.predict(graphs))
 
 
+def test_random_keys_of_optimizers_are_resumed_too(tmp_path):
+    noisy = {"optimizer": optax.noisy_sgd(0.1, 0.01, 0.55, 0)}
+    interrupted(tmp_path, 8, **noisy)
+    resumed = trained(tmp_path, resume=True, record={"x": (X, np.asarray)}, record_at=[8], **noisy)
+    np.testing.assert_array_equal(resumed.params["W"], trained(**noisy).params["W"])
+
+
 C4 = groups.SO2.finite(4)
 IMAGES = np.random.default_rng(1).normal(size=(3, 4, 4, 1))
 ORDERS = [augment(IMAGES, Y[:3], reps.rotate(groups.cyclic(8), order=order)) for order in (0, 1)]
