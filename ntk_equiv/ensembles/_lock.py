@@ -56,13 +56,18 @@ class FolderLock:
                 self._path.unlink()
         os.close(self._file)
 
+    def _holder(self) -> str:
+        """Which process has the lock, if it has come to write that, and not just let go of it."""
+        with contextlib.suppress(OSError):
+            return self._path.read_text() or "another process"
+        return "another process"
+
     def _lock(self, argument: str) -> None:
         try:
             _lock_file(self._file)
         except OSError as error:
             if error.errno in TAKEN:
-                holder = self._path.read_text() or "another process"
-                got = f"{self._path.parent}, which {holder} writes to"
+                got = f"{self._path.parent}, which {self._holder()} writes to"
                 fix = "Wait until it has ended, end it, or name another folder."
                 expected = "a folder to which no other run writes"
                 raise refusal(argument, expected=expected, got=got, fix=fix, kind=BlockingIOError) from None

@@ -63,13 +63,17 @@ def tried_optimizer(
     left_out = np.zeros(2 ** math.ceil(math.log2(max(count, 16))), np.int32)
     left_out[:count] = np.diff(numbers, prepend=-1) - 1
     places = np.arange(len(left_out), dtype=np.int32)
-    found, off, rate, momentum = jax.device_get(_updates(optimizer, zeros, places, left_out))
+    # From small gradients to large ones and the other way round: a run may be too short to come to the last of them.
+    found, off, rates, momenta = jax.device_get(
+        _updates(optimizer, zeros, [GRADIENTS, GRADIENTS[::-1]], places, left_out)
+    )
     coarsest = max([float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(zeros)], default=0.0)
-    close = bool((off[:count] <= max(DESCENT_TOLERANCE, 8 * coarsest)).all())
-    descends = rate > 0 and 0 <= round(float(momentum), 5) < 1 and close
+    tolerance = max(DESCENT_TOLERANCE, 8 * coarsest)
+    rate, momentum = float(rates[0]), round(float(momenta[0]), 5)
+    close = bool((off[:, :count] <= tolerance).all()) and abs(rates[1] - rate) <= tolerance * rate
     # `abs` makes 0 of −0.
-    exact = (float(f"{rate:.6g}"), abs(round(float(momentum), 5))) if descends else None
-    return summary(found[:count]), exact
+    exact = (float(f"{rate:.6g}"), abs(momentum)) if close and rate > 0 and 0 <= momentum < 1 else None
+    return summary(np.concatenate([*found[:, :count]], axis=1)), exact
 
 
 def tried_loss(loss: LossFn, outputs: Any, y: Any) -> list[float]:
@@ -127,13 +131,20 @@ def _compressed(values: np.ndarray) -> np.ndarray:
 
 
 @partial(jax.jit, static_argnames="optimizer")
-def _updates(optimizer: optax.GradientTransformation, zeros: Any, places: Any, left_out: Any) -> tuple:
-    """What an optimizer does at some steps, how far that is from gradient descent, and whose rate and momentum."""
+def _updates(optimizer: optax.GradientTransformation, zeros: Any, orders: Any, places: Any, left_out: Any) -> tuple:
+    """What an optimizer does at some steps, for gradients of these sizes in turn; an axis of orders comes first."""
+    return jax.vmap(lambda sizes: _updates_in_order(optimizer, zeros, sizes, places, left_out))(jnp.array(orders))
+
+
+def _updates_in_order(
+    optimizer: optax.GradientTransformation, zeros: Any, sizes: jax.Array, places: Any, left_out: Any
+) -> tuple:
+    """The updates described, how far they are from gradient descent, and whose rate and momentum."""
 
     def step(carry: tuple, at: tuple) -> tuple:
         (state, rate, momentum, last, velocity, largest), (place, skipped) = carry, at
-        gradient = _drawn(zeros, 2 * place, _in_turn(GRADIENTS, place))
-        params = _drawn(zeros, 2 * place + 1, _in_turn(PARAMETERS, place))
+        gradient = _drawn(zeros, 2 * place, _in_turn(sizes, place))
+        params = _drawn(zeros, 2 * place + 1, _in_turn(jnp.array(PARAMETERS), place))
         value_fn = partial(_inner, gradient)
         state = jax.tree.map(lambda leaf: leaf + skipped.astype(leaf.dtype) if _counts(leaf) else leaf, state)
         updates, state = updated_by(optimizer, gradient, state, params, value_fn(params), value_fn)
@@ -154,8 +165,8 @@ def _updates(optimizer: optax.GradientTransformation, zeros: Any, places: Any, l
     return *found, rate, momentum
 
 
-def _in_turn(sizes: tuple[float, ...], place: jax.Array) -> jax.Array:
-    return jnp.array(sizes, jnp.float32)[place % len(sizes)]
+def _in_turn(sizes: jax.Array, place: jax.Array) -> jax.Array:
+    return sizes[place % len(sizes)].astype(jnp.float32)
 
 
 def _few_digits(momentum: jax.Array) -> jax.Array:

@@ -102,6 +102,7 @@ def train(
     Raises:
         ValueError: settings that do not fit together, or a checkpoint of another configuration.
         FileExistsError: the folder is not empty, and `resume` is not set.
+        BlockingIOError: another run writes to the folder; the message names its process.
         OSError: a checkpoint could not be written; the one before is still there.
 
     Example:

@@ -56,7 +56,7 @@ FIRST_LAYER = {"W": True, "V": False}
         optax.multi_transform({"slow": SGD, "fast": optax.adam(0.1)}, {"W": "slow", "V": "fast"}),
         optax.chain(optax.masked(optax.set_to_zero(), FIRST_LAYER), SGD),
         optax.chain(optax.masked(optax.clip(0.01), lambda params: jax.tree.map(lambda p: p.ndim == 2, params)), SGD),
-        optax.lbfgs(),
+        optax.lbfgs(memory_size=2),
         optax.chain(SGD, optax.contrib.reduce_on_plateau(patience=1)),
     ],
     ids=["multi_transform", "masked", "masked by a function", "lbfgs", "plateau"],
@@ -92,6 +92,12 @@ def test_optimizers_of_other_parameters_are_refused_at_the_start(optimizer, prob
 
 def later(step):
     return optax.piecewise_constant_schedule(0.3, {step: 0.5})
+
+
+def test_a_clip_shows_in_the_shortest_run():
+    clipped = optax.chain(optax.clip_by_global_norm(1e3), optax.sgd(0.3))
+    runs = [ensembles.train(NET, (X, Y), members=1, steps=1, optimizer=o, key=KEY) for o in (optax.sgd(0.3), clipped)]
+    assert [run.configuration["rate and momentum"] for run in runs] == [[0.3, 0.0], None]
 
 
 @pytest.mark.parametrize(
