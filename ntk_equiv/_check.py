@@ -183,7 +183,8 @@ def floating(x: Any, argument: str) -> jax.Array:
     dtype = getattr(x, "dtype", None)
     if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
         got = type(x).__name__ if dtype is None else f"dtype {dtype}"
-        fix = "Convert it first, for example with `jnp.asarray(x, float)`; integer images are usually divided by 255."
+        fix = "Convert it first, for example with `jnp.asarray(x, float)`"
+        fix += "." if dtype is None else "; integer images are usually divided by 255."
         raise refusal(argument, expected="an array of floating-point numbers", got=got, fix=fix, kind=TypeError)
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
