@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from ntk_equiv._typing import KernelFn
 from ntk_equiv.reps import Representation
@@ -17,15 +18,27 @@ CHECKED = 4
 
 
 def measured(kernel_fn: KernelFn, rep_x: Representation, x: Any, /) -> Violation:
-    """How far the kernels are from respecting the symmetry, on a few points and for generators of the group."""
+    """How far the kernels are from respecting the symmetry, on a few samples and for generators of the group.
+
+    The theorem is about all inputs, so that noise as large as the data is added: samples that the group leaves as they
+    are, such as blank images, would say nothing.
+    """
     group: Any = rep_x.group
-    return kernel_transformation(kernel_fn, rep_x, x[:CHECKED], elements=group.generators or (group.identity,))
+    few = np.asarray(x[:CHECKED])
+    size = float(np.sqrt(np.mean(np.square(x)))) or 1.0
+    noise = np.random.default_rng(0).normal(scale=size, size=few.shape).astype(few.dtype)
+    return kernel_transformation(kernel_fn, rep_x, jnp.asarray(few + noise), elements=group.generators or (group.identity,))
+
+
+def holds(found: Violation, dtype: Any, /) -> bool:
+    """Whether this is no more than rounding, so that the symmetry can be used."""
+    return bool(found.holds(float(jnp.finfo(dtype).eps) ** 0.6))
 
 
 def symmetry_notes(found: Violation, rep_x: Representation, x: Any, /) -> list[str]:
     """What these measurements mean."""
-    notes, eps = [], float(jnp.finfo(x.dtype).eps)
-    count = f"{min(CHECKED, len(x))} point{'s' * (len(x) > 1)}"
+    notes = []
+    count = f"{min(CHECKED, len(x))} sample{'s' * (len(x) > 1)} with noise added"
     if not rep_x.exact:
         grid = x.shape[1:3]
         error = (
@@ -37,7 +50,7 @@ def symmetry_notes(found: Violation, rep_x: Representation, x: Any, /) -> list[s
             f"WARNING: {rep_x} interpolates. Turning twice is not the same as turning once by the sum{error}, so that "
             "the augmented data are no orbit and even the infinite ensemble is equivariant only approximately."
         )
-    if found.holds(eps**0.6):
+    if holds(found, x.dtype):
         notes.append(
             f"The network respects the symmetry: on {count} its kernels transform as they should "
             f"{f'up to {found.relative:.1g} of their size' if found.relative else 'exactly'}."
