@@ -56,7 +56,7 @@ def test_what_is_there_is_not_replaced_unless_that_is_said(data, planned, capsys
     said = capsys.readouterr()
     assert said.out.startswith("In short\n--------\n- How many members: ")
     assert said.out.endswith("plan.txt\n")
-    assert "fitting the infinite ensemble to 4 × 8 points …" in said.err
+    assert "fitting the infinite ensemble to 4 × 8 samples" in said.err
 
 
 @pytest.mark.parametrize(("option", "dtype"), [([], "float64"), (["--float32"], "float32")])
@@ -80,7 +80,7 @@ def test_double_precision_is_the_default_of_the_program(data, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
-        ({"action": "rot90"}, "--action must be an action of cyclic(4) on points of shape (2,)"),
+        ({"action": "rot90"}, "--action must be an action of cyclic(4) on samples of shape (2,)"),
         ({"group": "G4"}, "--group must be one of C4, D4"),
         ({"label_action": "regular"}, "--label-action must be"),
         ({"arch": "mlp:relu"}, "--arch must be of the form mlp or cnn"),
@@ -106,7 +106,7 @@ def test_mistakes_in_the_options_are_answered_in_their_words(data, tmp_path, cap
         ({"x": VECTORS[0]}, "must be a file with y, got x only"),
         ({"points": VECTORS[0], "labels": VECTORS[1]}, "must be a file with x and y, got points, labels only"),
         ({"x": VECTORS[0] * np.nan, "y": VECTORS[1]}, "x must be finite numbers, got 16 that are not"),
-        ({"x": VECTORS[0], "y": VECTORS[1][:2]}, "y must be labels of 8 points"),
+        ({"x": VECTORS[0], "y": VECTORS[1][:2]}, "y must be labels of 8 samples"),
         ({"x": VECTORS[0], "y": np.array([{}] * 8, object)}, "must be an intact npz file of numbers"),
     ],
 )

@@ -27,7 +27,9 @@ def measured(kernel_fn: KernelFn, rep_x: Representation, x: Any, /) -> Violation
     few = np.asarray(x[:CHECKED])
     size = float(np.sqrt(np.mean(np.square(x)))) or 1.0
     noise = np.random.default_rng(0).normal(scale=size, size=few.shape).astype(few.dtype)
-    return kernel_transformation(kernel_fn, rep_x, jnp.asarray(few + noise), elements=group.generators or (group.identity,))
+    return kernel_transformation(
+        kernel_fn, rep_x, jnp.asarray(few + noise), elements=group.generators or (group.identity,)
+    )
 
 
 def holds(found: Violation, dtype: Any, /) -> bool:
@@ -69,7 +71,7 @@ def ensemble_notes(ens: Any, bias: float, delta: float, /) -> list[str]:
     """What the trained ensemble says about itself."""
     notes = []
     if ens.method == "dense":
-        notes.append(f"The Gram matrix of all {len(ens.y)} augmented points was decomposed as a whole: {ens.reason}.")
+        notes.append(f"The Gram matrix of all {len(ens.y)} augmented samples was decomposed as a whole.")
     if jnp.asarray(ens.y).dtype != jnp.float64:
         notes.append(
             "WARNING: computed in single precision, which resolves late training times badly; leave out --float32, or "
@@ -77,28 +79,17 @@ def ensemble_notes(ens: Any, bias: float, delta: float, /) -> list[str]:
         )
     if bias >= 1e-3 * delta:
         notes.append(
-            f"WARNING: the infinite ensemble itself deviates from equivariance by up to {bias:.3g} on the test points. "
-            "No number of members removes that."
+            f"WARNING: the infinite ensemble itself deviates from equivariance by up to {bias:.3g} on the test "
+            "samples. No number of members removes that."
         )
     return notes
 
 
 def fixed_points_note(fixed: int, order: int, /) -> list[str]:
-    """What points mean that the group leaves where they are."""
+    """What samples mean that the group leaves where they are."""
     if not fixed or order == 1:
         return []
     return [
-        f"{fixed} training point{'s are' if fixed > 1 else ' is'} left fixed by some element of the group, and "
+        f"{fixed} training sample{'s are' if fixed > 1 else ' is'} left fixed by some element of the group, and "
         "repeated in the augmented data. That is no harm."
     ]
-
-
-def cost_note(n: int, order: int, method: str, per_entry: int | None, /) -> str:
-    """What it takes to fit the ensemble."""
-    entries = n * order * n if method == "reduced" else (order * n) ** 2
-    each = "" if per_entry in (None, 1) else f" of {per_entry} numbers each"
-    return (
-        f"Cost: {n} point{'s' * (n != 1)} under {order} elements are {order * n} augmented ones; {entries:.2g} "
-        f"kernel entries{each}, growing as the square of the points, and eigenvalue problems that grow as their "
-        "cube (--max-points)."
-    )

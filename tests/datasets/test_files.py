@@ -130,7 +130,7 @@ def peak_of(call) -> int:
     """The most memory that was in use during a call that is refused."""
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match="that fits into .* of free memory, got .* once unpacked"):
+        with pytest.raises(ValueError, match=r"that fits into .* of free memory, got .* once unpacked"):
             call()
         return tracemalloc.get_traced_memory()[1]
     finally:
