@@ -102,7 +102,7 @@ def _built(name: str, group: FiniteGroup, shape: Shape, argument: str) -> Repres
     if kind == "translations":
         return _translations(group, shape, tau)
     perms = _required(defining_permutations(group), group, "permutations")
-    return reps.relabel(group, perms, channels=tau)
+    return reps.nodes(group, perms, channels=tau)
 
 
 def _on_vectors(kind: str, group: FiniteGroup, size: int) -> Representation:

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Errors:
     """The expected mean squared error at each time, over samples and channels.
 
@@ -28,6 +28,10 @@ class Errors:
     variance: Float[np.ndarray, "times"]
     scatter: Float[np.ndarray, "times 3"] | None = None
 
+    def __repr__(self) -> str:
+        low = self.infinite.min()
+        return f"<errors at {len(self.infinite)} times: at least {low:.3g}, and {self.of(1).min():.3g} of one network>"
+
     def of(self, members: Any, /) -> Float[np.ndarray, "times"]:
         """The expected error of the mean of some members, [times]."""
         return self.infinite + self.variance / members
@@ -40,7 +44,7 @@ class Errors:
         return np.sqrt(np.maximum(own + 2 * both / members + added / np.square(members), 0.0))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class OrbitCurve:
     """The expected standard deviation over orbits, against the number of members.
 
@@ -62,8 +66,12 @@ class OrbitCurve:
     mean: Float[np.ndarray, "k"]
     worst: Float[np.ndarray, "k"]
 
+    def __repr__(self) -> str:
+        first, last = (f"{self.mean[i]:.3g} for {self.members[i]}" for i in (0, -1))
+        return f"<deviation over orbits: {first}, {last} members>"
 
-@dataclasses.dataclass(frozen=True, eq=False)
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Needed:
     """How many members it takes to stay within δ with probability 1 − ε, as [estimate, lower, upper] where sampled.
 
@@ -91,8 +99,12 @@ class Needed:
     orbit_median: float
     unreachable: int
 
+    def __repr__(self) -> str:
+        orbit = "none is enough" if self.unreachable else f"{self.orbit_worst[0]:.0f}"
+        return f"<members needed: {orbit} over all orbits, {self.mean_worst} to be close to the infinite ensemble>"
 
-@dataclasses.dataclass(frozen=True, eq=False)
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Points:
     """What is known about each test sample, at the time of the plan: arrays [m].
 
@@ -138,13 +150,16 @@ class Points:
     label: Int[np.ndarray, "m"] | None = None
     predicted: Int[np.ndarray, "m"] | None = None
 
+    def __repr__(self) -> str:
+        return f"<{len(self.index)} test samples, the worst at {self.index[self.worst(5)].tolist()}>"
+
     def worst(self, count: int = 10, /) -> Int[np.ndarray, "worst"]:
         """Rows of the samples that need most members for agreement over their orbits, the worst first."""
         needed = np.where(np.isnan(self.orbit_members), np.inf, self.orbit_members)
         return np.lexsort((-self.orbit_one, -needed))[:count]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Accuracy:
     """The fraction of test samples that are classified rightly, at the time of the plan.
 
@@ -170,6 +185,10 @@ class Accuracy:
     many: Float[np.ndarray, "3"]
     one: Float[np.ndarray, "3"]
     over_time: Float[np.ndarray, "times"]
+
+    def __repr__(self) -> str:
+        infinite, many, one = (f"{value:.3g} ± {error:.2g}" for value, _, error in (self.infinite, self.many, self.one))
+        return f"<accuracy {infinite} of the infinite ensemble, {many} of the members, {one} of one network>"
 
 
 def standard_error(values: np.ndarray) -> float:
