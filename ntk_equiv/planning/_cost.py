@@ -23,14 +23,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv._check import free_memory, in_bytes, is_number, refusal
-from ntk_equiv._gram import Guest, gram
+from ntk_equiv._gram import ENTRIES_PER_TILE, Guest, gram
 from ntk_equiv._typing import KernelFn
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.planning._problem import Problem
 
-# Samples on each side when pairs are timed: more of them until this takes long enough to be told from overhead.
-COUNTS = (4, 32, 256)
-TELLING = 0.05
+# Samples on each side when pairs are timed, first and at most.
+FEW, MANY = 4, 400
+# Seconds that a measurement of few pairs must take to be told from overhead.
+TELLING = 0.5
 # Arrays as large as the kernels of one pair that are alive at the same time.
 ARRAYS_ALIVE = 10
 # Compilation, and all that does not grow, in seconds.
@@ -106,10 +107,7 @@ class Cost:
         """The most training and test samples, up to n and m, for which it takes no longer than this.
 
         Test samples are left out more slowly, as the root of the number of training samples: few of them tell little
-        about errors.
-
-        Raises:
-            ValueError: there is not even time for a few.
+        about errors. There are always a few of both, whatever they cost.
         """
         if self.seconds(n, m) <= seconds:
             return n, m
@@ -118,12 +116,6 @@ class Cost:
         def shrunk(part: float) -> tuple[int, int]:
             return max(least[0], _rounded(part * n)), max(least[1], _rounded(math.sqrt(part) * m))
 
-        if self.seconds(*least) > seconds:
-            needed = math.ceil(self.seconds(*least) / 60 / PLANNED)
-            got = "less, and a pair of samples takes " + duration(self.pair)
-            fix = "Choose a simpler network (mlp, or cnn without :gap), smaller images or a smaller group."
-            expected = f"at least {needed} for {least[0]} training and {least[1]} test samples"
-            raise refusal("minutes", expected=expected, got=got, fix=fix)
         low, high = 0.0, 1.0
         for _ in range(40):
             middle = (low + high) / 2
@@ -167,10 +159,21 @@ class Budget:
         self.measuring = 0.0
 
     def fitted(self, cost: Cost, problem: Problem, seed: int, /) -> Problem:
-        """The problem with as many samples as there is time for; what it costs is said before it starts."""
+        """The problem with as many samples as there is time for; what it costs is said before it starts.
+
+        Raises:
+            ValueError: there is not even time for a few.
+        """
         self.measuring = time.monotonic() - self.start
         planned = PLANNED * 60 * self.minutes
-        n, m = cost.sizes(*problem.sizes, max(planned - self.measuring, planned / 2))
+        seconds = max(planned - self.measuring, planned / 2)
+        n, m = cost.sizes(*problem.sizes, seconds)
+        if cost.seconds(n, m) > seconds:
+            needed = math.ceil((cost.seconds(n, m) + min(self.measuring, planned / 2)) / 60 / PLANNED)
+            expected = f"at least {needed} for {n} training and {m} test samples"
+            got = f"{self.minutes:g}, with {duration(cost.pair)} for a pair of samples"
+            fix = "Choose a simpler network (mlp, or cnn without :gap), smaller images or a smaller group."
+            raise refusal("minutes", expected=expected, got=got, fix=fix)
         most, longer = _counted(cost, *problem.sizes), duration(cost.seconds(*problem.sizes))
         why = f"{most} would take about {longer}, and {self.minutes:g} minutes are allowed (--minutes)."
         self.say(f"a pair of samples takes {duration(cost.pair)}")
@@ -278,12 +281,14 @@ class Clock:
 
 def _seconds_per_pair(kernel_fn: KernelFn, x: Any, pairs: int) -> float:
     """Measured on few pairs, and on more of them where overhead would be most of it and the result matters."""
-    for count in COUNTS:
+    halves: Any = Guest.wrapped(kernel_fn)
+    tile = max(1, math.isqrt(ENTRIES_PER_TILE // halves.entries_per_pair(jnp.asarray(x[:1]))))
+    for count in (FEW, tile * max(1, min(FEW, MANY // tile))):  # whole tiles, so that none is evaluated in vain
         one, other = jnp.asarray(x[:count]), jnp.asarray(x[-count:])
         _timed(lambda: gram(kernel_fn, one, other))  # noqa: B023
         seconds = min(_timed(lambda: gram(kernel_fn, one, other)) for _ in range(2))  # noqa: B023
         each = seconds / len(one) / len(other)
-        if seconds > TELLING or count >= len(x) or each * pairs < 1:
+        if seconds > TELLING or count >= len(x) or tile == 1 or each * pairs < 1:
             break
     return each
 
