@@ -146,10 +146,11 @@ def sign(group: FiniteGroup, /, signs: Any = None) -> Representation:
 
 def sources_of(group: FiniteGroup, perms: Any) -> Table:
     """Where each entry comes from under each permutation, those of the group itself unless given, if they fit it."""
-    if perms is None and finite_group(group).permutations is None:
+    own = finite_group(group).permutations
+    if perms is None and own is None:
         fix = f"{group.label} is not a group of permutations; build it with `groups.from_permutations`, or pass some."
         raise refusal("perms", expected="given", got="nothing", fix=fix)
-    perms = _numbers(finite_group(group).permutations if perms is None else perms, "perms")
+    perms = _numbers(own if perms is None else perms, "perms")
     if perms.ndim != 2 or len(perms) != group.order or (np.sort(perms, axis=1) != np.arange(perms.shape[1])).any():
         got = f"shape {perms.shape}" if perms.shape[:1] != (group.order,) else "rows that repeat an entry"
         fix = "Pass one list of images for each element: where 0, 1, … go."
