@@ -208,7 +208,7 @@ def check_memory(kernel_fn: KernelFn, x: Any, /) -> None:
 def duration(seconds: float, /) -> str:
     """A time as people say it.
 
-    >>> duration(0.00002), duration(8.4), duration(150), duration(150_000)
+    >>> duration(0.00002), duration(8.4), duration(150.0), duration(150_000.0)
     ('20 µs', '8 s', '2.5 min', '42 h')
     """
     for unit, size, end in (("µs", 1e-6, 1e-3), ("ms", 1e-3, 1.0), ("s", 1.0, 100.0), ("min", 60.0, 6000.0)):

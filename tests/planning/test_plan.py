@@ -179,11 +179,7 @@ def test_samples_that_the_group_leaves_as_they_are_do_not_hide_what_the_network_
     assert broken.violation > 1e-3
     kept = planning.plan(x, y, arch="cnn:relu:1", **settings)
     assert kept.problem["method"] == "reduced"
-    backwards = planning.plan(x[::-1], y[::-1], arch="cnn:relu:1", **settings)
-    assert_close(kept.test.infinite, backwards.test.infinite, REDUCTION)
-    blank = planning.plan(
-        np.zeros((6, 4, 4, 1)), y[:6], arch="cnn:relu:1", **{**settings, "x_test": None, "y_test": None}
-    )
+    blank = planning.plan(0 * x, y, arch="cnn:relu:1", **{**settings, "x_test": 0 * x[5:]})
     assert np.isfinite(blank.points.orbit_one).all()
 
 
