@@ -40,10 +40,10 @@ COMPILING = {"fit": 6.0, "errors": 5.0, "orbits": 8.0}
 DRAWING = 4e-8
 # Eigenvectors of a matrix take as long as this many products of matrices of its size.
 EIGENVECTORS = 5
-# Points whose covariance `bounds.orbit_deviation` asks for at once.
+# Samples whose covariance `bounds.orbit_deviation` asks for at once.
 TOGETHER = 192
-# Fewer training and test samples than these say nothing.
-LEAST = (8, 4)
+# With fewer training and test samples than these there is no plan.
+LEAST = (4, 2)
 # Part of the time that is planned with: measurements of a moment are not exact.
 PLANNED = 0.8
 
@@ -286,7 +286,8 @@ def _seconds_per_pair(kernel_fn: KernelFn, x: Any, pairs: int) -> float:
     for count in (FEW, tile * max(1, min(FEW, MANY // tile))):  # whole tiles, so that none is evaluated in vain
         one, other = jnp.asarray(x[:count]), jnp.asarray(x[-count:])
         _timed(lambda: gram(kernel_fn, one, other))  # noqa: B023
-        seconds = min(_timed(lambda: gram(kernel_fn, one, other)) for _ in range(2))  # noqa: B023
+        # The slower of two, for a computer that has other things to do.
+        seconds = max(_timed(lambda: gram(kernel_fn, one, other)) for _ in range(2))  # noqa: B023
         each = seconds / len(one) / len(other)
         if seconds > TELLING or count >= len(x) or tile == 1 or each * pairs < 1:
             break

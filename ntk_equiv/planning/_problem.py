@@ -17,6 +17,8 @@ from ntk_equiv._check import one_of, positive_integer, real_number, refusal
 
 LABELS = ("auto", "classes", "regression")
 MANY_CLASSES = 100
+# If fewer than this part of the training samples are used, that is worth a warning.
+SOME = 0.2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,10 +54,10 @@ class Problem:
             return self
         rng = np.random.default_rng(seed)
         train, test = (np.sort(rng.permutation(len(part))[:count]) for part, count in ((self.x, n), (self.x_test, m)))
-        said = (
-            f"Only {n} of {len(self.x)} training and {m} of {len(self.x_test)} test samples are used, drawn at random: "
-            f"{because}"
-        )
+        drawn = f"{n} of {len(self.x)} training and {m} of {len(self.x_test)} test samples are used, drawn at random"
+        said = f"Only {drawn}: {because}"
+        if n < SOME * len(self.x):
+            said = f"WARNING: only {drawn}: {because} With more of them errors are usually smaller."
         y_test = None if self.y_test is None else self.y_test[test]
         few = dataclasses.replace(
             self, x=self.x[train], y=self.y[train], x_test=self.x_test[test], y_test=y_test, index=self.index[test]
@@ -183,9 +185,9 @@ def _about_points(x: np.ndarray, images: bool) -> list[str]:
     if images and x.shape[-1] == 1 and x.ndim == 4:
         notes.append(f"Samples are images of {x.shape[1]} × {x.shape[2]} pixels with one channel.")
     if x.dtype == np.uint8:
-        notes.append("x holds bytes, which were divided by 255.")
+        notes.append("The samples are bytes, which were divided by 255.")
     elif x.dtype.kind in "iub":
-        notes.append(f"x holds {x.dtype} numbers, which were taken as they are.")
+        notes.append(f"The samples are {x.dtype} numbers, which were taken as they are.")
     return notes
 
 

@@ -98,12 +98,17 @@ def _table(section: Section) -> str:
     if not section.rows:
         return ""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in ("", *section.header)[not section.pictures :])
-    pictures = [f'<td><img class="small" alt="" src="data:image/png;base64,{data}"></td>' for data in section.pictures]
+    pictures = section.pictures or [""] * len(section.rows)
     rows = "\n".join(
-        f"<tr>{picture}{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
-        for picture, row in zip(pictures or [""] * len(section.rows), section.rows, strict=False)
+        f"<tr>{_picture(data, row[0])}{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
+        for data, row in zip(pictures, section.rows, strict=True)
     )
     return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>'
+
+
+def _picture(data: str, name: str) -> str:
+    alt = escape(f"test sample {name}")
+    return f'<td><img class="small" alt="{alt}" src="data:image/png;base64,{data}"></td>' if data else ""
 
 
 def _figure(panel: str, plan: Any) -> str:

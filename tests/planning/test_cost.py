@@ -66,7 +66,7 @@ def test_slow_kernels_get_fewer_samples_and_it_is_said_before_it_starts(monkeypa
     settings = {**SETTINGS, "arch": Counted(PLAIN, seconds=5e-4), "minutes": 0.06, "progress": said.append}
     found = planning.plan(X[:40], Y[:40], x_test=X[40:], y_test=Y[40:], **settings)
     n, m = found.problem["points"], found.problem["test_points"]
-    assert 8 <= n < 40
+    assert 8 <= n < 40  # a fifth, which is not yet worth a warning
     assert 4 <= m < 20
     (note,) = [note for note in found.notes if note.startswith("Only ")]
     assert f"Only {n} of 40 training and {m} of 20 test samples" in note
@@ -77,7 +77,7 @@ def test_slow_kernels_get_fewer_samples_and_it_is_said_before_it_starts(monkeypa
     assert before[-1].startswith(f"{n} training and {m} test samples under 4 elements will take about ")
     assert found.origin["expected_seconds"] > 0 < found.origin["seconds"]
     assert {"minutes", "seed"} <= found.settings.keys()
-    with pytest.raises(ValueError, match=r"`minutes` must be at least 1 for 8 training and 4 test samples, got 0\.001"):
+    with pytest.raises(ValueError, match=r"`minutes` must be at least 1 for 4 training and 2 test samples, got 0\.001"):
         planning.plan(X[:40], Y[:40], x_test=X[40:], y_test=Y[40:], **{**settings, "minutes": 0.001})
 
 
@@ -91,7 +91,7 @@ def test_sizes_fill_the_time_and_do_not_exceed_it(seconds):
 
 def test_there_are_always_a_few_samples():
     slow = _cost.Cost(10.0, 1e-10, groups.dihedral(4), True, 26, 10_000)
-    assert slow.sizes(1000, 100, 300.0) == (8, 4)
+    assert slow.sizes(1000, 100, 300.0) == (4, 2)
     assert slow.sizes(3, 2, 1e5) == slow.sizes(3, 2, 1.0) == (3, 2)
 
 

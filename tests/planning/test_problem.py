@@ -68,11 +68,14 @@ def test_classes_that_are_numbers_may_have_names():
 
 
 def test_fewer_samples_are_drawn_from_those_there_are_and_it_is_said():
-    few = problem(y=np.array(["cat", "dog"] * 5), x_test=X[:4], y_test=np.array(["cat"] * 4)).fewer(1, 2, 0, "because.")
+    whole = problem(y=np.array(["cat", "dog"] * 5), x_test=X[:4], y_test=np.array(["cat"] * 4))
+    assert whole.fewer(3, 2, 0, "").notes[-1].startswith("Only 3 of 10 training and 2 of 4 test samples are used")
+    few = whole.fewer(1, 2, 0, "because.")
     assert few.sizes == (1, 2)
     assert few.x.tolist()[0] in X.tolist()
     assert few.x_test.tolist() == X[few.index].tolist()
-    assert few.notes[-1] == "Only 1 of 10 training and 2 of 4 test samples are used, drawn at random: because."
+    start = "WARNING: only 1 of 10 training and 2 of 4 test samples are used, drawn at random: because. With more"
+    assert few.notes[-1].startswith(start)
     assert len(few.missing_classes()) == 1
 
 
