@@ -19,12 +19,12 @@ from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._arc import arc_cosine_kernels
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import KinkedActivation, Trace, rule, static
-from ntk_equiv.stax._state import Need, Pairs, Points, inverse_root, materialize, safe_sqrt
+from ntk_equiv.stax._rule import CosineActivation, Trace, rule, static
+from ntk_equiv.stax._state import Need, Pairs, Points, materialize
 
 
 @rule
-class PiecewiseLinear(KinkedActivation):
+class PiecewiseLinear(CosineActivation):
     """Two slopes, meeting at zero."""
 
     a: float = static()
@@ -34,9 +34,6 @@ class PiecewiseLinear(KinkedActivation):
     def certificate(self) -> Certificate:
         """Positively homogeneous, with a kink."""
         return Certificate(dot_product=True, nonnegative=True, smooth=False)
-
-    def factors(self, q: Array) -> dict[str, Array]:
-        return {"q": q, "root": safe_sqrt(q), "inverse_root": inverse_root(q)}
 
     def second_moment(self, q: Array) -> Array:
         return (self.a**2 + self.b**2) / 2 * q

@@ -13,6 +13,7 @@ L is the identity (dense), a mean over filter taps (convolution), a sum over win
 """
 
 import dataclasses
+import math
 from abc import abstractmethod
 from typing import Any, TypeVar, dataclass_transform
 
@@ -25,8 +26,9 @@ from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._arc import gap_of
 from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
+from ntk_equiv.stax._gap import cosine
 from ntk_equiv.stax._parameterization import NTK, Parameterization
-from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Fixed, Need, Pairs, Points, materialize
+from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Fixed, Need, Pairs, Points, inverse_root, materialize, safe_sqrt
 
 Trace = Any
 T = TypeVar("T")
@@ -200,8 +202,14 @@ class DualActivation(Activation):
         return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=None)
 
 
-class KinkedActivation(Activation):
-    """An activation with a kink or a jump at zero, whose kernels are singular at cosine ±1: it asks for the gap."""
+class CosineActivation(Activation):
+    """An activation whose kernels are sensitive to cosines close to ±1: it asks for their gap.
+
+    Those with a kink or a jump at zero always are. Smooth ones are at large variances, where they look kinked.
+    """
+
+    def factors(self, q: Array) -> dict[str, Array]:
+        return {"q": q, "root": safe_sqrt(q), "inverse_root": inverse_root(q)}
 
     def need(self, need: Need) -> Need:
         return dataclasses.replace(super().need(need), gap=True)
@@ -210,7 +218,31 @@ class KinkedActivation(Activation):
         """The gap of the cosine that came along, or else that of 𝒦; the factors come ready to broadcast against it."""
         if pairs.gap is not None:
             return pairs.gap
-        return gap_of(pairs.nngp * left["inverse_root"] * right["inverse_root"])
+        return gap_of(cosine(pairs.nngp, left["q"], left["inverse_root"], right["q"], right["inverse_root"]))
+
+
+class SmoothActivation(CosineActivation):
+    """An activation that is given by its dual as a function of covariance, variances and the gap of the cosine."""
+
+    @abstractmethod
+    def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
+        """E[φ(u)φ(v)], and E[φ'(u)φ'(v)] in one or more factors; what is per sample comes ready to broadcast.
+
+        In factors, where Θ · E[φ'φ'] is a number although E[φ'φ'] is too small to be one.
+        """
+
+    def second_moment(self, q: Array) -> Array:
+        factors = self.factors(q)
+        return self.dual(q, jnp.zeros_like(q), factors, factors)[0]
+
+    def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
+        on_left = jax.tree.map(pairs.on_left, left)
+        on_right = jax.tree.map(pairs.on_right, right)
+        nngp, *slopes = self.dual(pairs.nngp, self.gap(pairs, on_left, on_right), on_left, on_right)
+        ntk = pairs.ntk if pairs.ntk is None else math.prod(slopes, start=pairs.ntk)
+        if need.stored:
+            nngp, ntk = materialize((nngp, ntk), left["q"])
+        return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=None)
 
 
 def needs_all_positions(need: Need) -> Need:

@@ -18,12 +18,12 @@ from ntk_equiv._typing import Array
 from ntk_equiv.stax._arc import arc_cosine_kernels
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import KinkedActivation, Trace, rule
+from ntk_equiv.stax._rule import CosineActivation, Trace, rule
 from ntk_equiv.stax._state import Need, Pairs, inverse_root, materialize
 
 
 @rule
-class Signum(KinkedActivation):
+class Signum(CosineActivation):
     """One of two values."""
 
     @property

@@ -1,0 +1,92 @@
+"""What cancels between nearly parallel or opposite samples, computed from the gap of their cosine instead.
+
+With variances q = r², the covariance k = r r' c and the gap g = 1 − c,
+
+    cosine                   k / (r r')
+    `squared_distance`       q + q' − 2k  =  (r − r')² + 2 r r' g
+    `root_of_complement`     √(1 − z²),       1 − z² = s² + s'² − s² s'² + w² w'² g (2 − g)
+
+for z = w w' c with w² = βq / (1 + βq) = 1 − s². Each is a sum of terms that are not negative, so that it keeps its
+relative precision at any scale, where a difference of large variances would be all rounding.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from ntk_equiv._typing import Array
+
+
+@jax.custom_jvp
+def cosine(
+    k: Float[Array, "..."],
+    q1: Float[Array, "..."],
+    inverse_root1: Float[Array, "..."],
+    q2: Float[Array, "..."],
+    inverse_root2: Float[Array, "..."],
+) -> Float[Array, "..."]:
+    """k / √(q q') from 1/√q and 1/√q', which are 0 for samples that vanish.
+
+    >>> one = jnp.ones(1)
+    >>> print(cosine(3 * one, 4 * one, one / 2, 9 * one, one / 3))
+    [0.5]
+    """
+    return k * inverse_root1 * inverse_root2
+
+
+@cosine.defjvp
+def _cosine_jvp(primals: tuple, tangents: tuple) -> tuple:
+    # The derivative of 1/√q alone, −q^(−3/2)/2, is no number in single precision at variances that are.
+    k, q1, inverse_root1, q2, inverse_root2 = primals
+    dk, dq1, _, dq2, _ = tangents
+    c = cosine(*primals)
+    along = dq1 * inverse_root1 * inverse_root1 + dq2 * inverse_root2 * inverse_root2
+    return c, dk * inverse_root1 * inverse_root2 - c / 2 * along
+
+
+@jax.custom_jvp
+def squared_distance(
+    k: Float[Array, "..."],
+    gap: Float[Array, "..."],
+    q1: Float[Array, "..."],
+    root1: Float[Array, "..."],
+    q2: Float[Array, "..."],
+    root2: Float[Array, "..."],
+) -> Float[Array, "..."]:
+    """q + q' − 2k, and with −k and 2 − gap in their places q + q' + 2k.
+
+    >>> one = jnp.ones(1)
+    >>> print(squared_distance(6 * one, 0 * one, 4 * one, 2 * one, 9 * one, 3 * one))
+    [1.]
+    """
+    return jnp.square(root1 - root2) + 2 * (root1 * gap) * root2
+
+
+@squared_distance.defjvp
+def _squared_distance_jvp(primals: tuple, tangents: tuple) -> tuple:
+    # It is differentiable at samples that vanish, where their norm and cosine are not.
+    dk, _, dq1, _, dq2, _ = tangents
+    return squared_distance(*primals), dq1 + dq2 - 2 * dk
+
+
+def saturation(variance: Float[Array, "*shape"]) -> dict[str, Float[Array, "*shape"]]:
+    """s, s² (`rest`) and w² (`share`) of samples with βq = `variance`.
+
+    >>> print(*saturation(jnp.array([3.0])).values())
+    [0.5] [0.25] [0.75]
+    """
+    # Larger ones make no difference, and s² would no longer be a number.
+    variance = jnp.minimum(variance, float(jnp.finfo(variance.dtype).max) / 16)
+    rest = 1 / (1 + variance)
+    return {"scale": jax.lax.rsqrt(1 + variance), "rest": rest, "share": variance * rest}
+
+
+def root_of_complement(gap: Float[Array, "..."], left: dict[str, Array], right: dict[str, Array]) -> Float[Array, "..."]:
+    """√(1 − z²), from what `saturation` returned for both samples.
+
+    >>> one = saturation(jnp.ones(1))
+    >>> print(root_of_complement(jnp.zeros(1), one, one)**2)  # z = 1/2
+    [0.75]
+    """
+    apart = left["share"] * right["share"] * (gap * (2 - gap))
+    return jnp.sqrt(left["rest"] + right["rest"] - left["rest"] * right["rest"] + apart)
