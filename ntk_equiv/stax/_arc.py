@@ -50,7 +50,8 @@ def _arc_cosine_kernels_jvp(primals: tuple, tangents: tuple) -> tuple:
     (gap,), (change,) = primals, tangents
     one_minus_k1, k0 = arc_cosine_kernels(gap)
     squared_sine = gap * (2 - gap)
-    apart = squared_sine > 0
+    # Angles below rounding only come from norms, and change by as little; divided by, they would overflow.
+    apart = squared_sine > float(jnp.finfo(gap.dtype).eps) ** 2
     slope = jnp.where(apart, -change / (jnp.pi * jnp.sqrt(jnp.where(apart, squared_sine, 1))), 0)
     return (one_minus_k1, k0), (k0 * change, slope)
 

@@ -41,15 +41,16 @@ class ErrorFunction(SmoothActivation):
         a, b, c = (in_precision(p, x) for p in (self.a, self.b, self.c))
         return a * jax.scipy.special.erf(b * x) + c
 
-    def factors(self, q: Array) -> dict[str, Array]:
-        return super().factors(q) | saturation(2 * jnp.asarray(self.b, q.dtype) ** 2 * q)
+    def scales(self, q: Array, root: Array) -> dict[str, Array]:
+        return super().scales(q, root) | saturation(2 * jnp.asarray(self.b, q.dtype) ** 2, q, root)
 
     def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
         a, b, c = (jnp.asarray(p, k.dtype) for p in (self.a, self.b, self.c))
         root = root_of_complement(gap, left, right)
-        z = 2 * b**2 * (k * left["scale"]) * right["scale"]
-        derivative = 4 / jnp.pi * a**2 * b**2 * (left["scale"] * right["scale"] / root)
-        return 2 / jnp.pi * a**2 * arcsin(z, root) + c**2, derivative
+        # The covariance of two samples of which it is no number any more is that of their signs.
+        z = jnp.where(jnp.isinf(k), 1 - gap, 2 * b**2 * (k * left["scale"]) * right["scale"])
+        derivative = 4 / jnp.pi * a**2 * b**2 * left["scale"], right["scale"] / root
+        return 2 / jnp.pi * a**2 * arcsin(z, root) + c**2, *derivative
 
 
 def Erf(a: Scalar = 1.0, b: Scalar = 1.0, c: Scalar = 0.0) -> Network:

@@ -34,7 +34,7 @@ class NormalizedExponential(SmoothActivation):
     def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
         gamma, shift = (jnp.asarray(p, k.dtype) for p in (self.gamma, self.shift))
         exponential = jnp.exp(gamma * ((1 + shift) - gap))
-        return left["root"] * right["root"] * exponential, gamma * exponential
+        return left["root"] * exponential * right["root"], gamma * exponential
 
 
 def ExpNormalized(gamma: Scalar = 1, shift: Scalar = -1, do_clip: bool = False) -> Network:

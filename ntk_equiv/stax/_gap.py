@@ -16,6 +16,9 @@ from jaxtyping import Float
 
 from ntk_equiv._typing import Array
 
+# What s² is multiplied with: at variances close to the largest number it would be too small for one.
+RAISED = 2.0**60
+
 
 @jax.custom_jvp
 def cosine(
@@ -69,24 +72,30 @@ def _squared_distance_jvp(primals: tuple, tangents: tuple) -> tuple:
     return squared_distance(*primals), dq1 + dq2 - 2 * dk
 
 
-def saturation(variance: Float[Array, "*shape"]) -> dict[str, Float[Array, "*shape"]]:
-    """s, s² (`rest`) and w² (`share`) of samples with βq = `variance`.
+def saturation(beta: Float[Array, ""], q: Float[Array, "*shape"], root: Float[Array, "*shape"]) -> dict[str, Array]:
+    """s (`scale`), (2³⁰ s)² (`rest`) and w² (`share`) of samples.
 
-    >>> print(*saturation(jnp.array([3.0])).values())
+    >>> scale, rest, share = saturation(jnp.array(1.0), jnp.array([3.0]), jnp.array([3.0**0.5])).values()
+    >>> print(scale, rest / RAISED, share)
     [0.5] [0.25] [0.75]
     """
-    # Larger ones make no difference, and s² would no longer be a number.
-    variance = jnp.minimum(variance, float(jnp.finfo(variance.dtype).max) / 16)
-    rest = 1 / (1 + variance)
-    return {"scale": jax.lax.rsqrt(1 + variance), "rest": rest, "share": variance * rest}
+    largest = float(jnp.finfo(q.dtype).max) / 16
+    beyond = beta * q > largest  # There w² is 1.
+    variance = jnp.where(beyond, largest, beta * q)
+    far = jax.lax.rsqrt(jnp.abs(beta)) / jnp.where(beyond, root, 1)
+    scale = jnp.where(beyond, far, jax.lax.rsqrt(1 + variance))
+    return {"scale": scale, "rest": jnp.square(scale * RAISED**0.5), "share": variance / (1 + variance)}
 
 
-def root_of_complement(gap: Float[Array, "..."], left: dict[str, Array], right: dict[str, Array]) -> Float[Array, "..."]:
+def root_of_complement(
+    gap: Float[Array, "..."], left: dict[str, Array], right: dict[str, Array]
+) -> Float[Array, "..."]:
     """√(1 − z²), from what `saturation` returned for both samples.
 
-    >>> one = saturation(jnp.ones(1))
-    >>> print(root_of_complement(jnp.zeros(1), one, one)**2)  # z = 1/2
+    >>> one = saturation(jnp.ones(()), jnp.ones(1), jnp.ones(1))
+    >>> print(root_of_complement(jnp.zeros(1), one, one) ** 2)  # z = 1/2
     [0.75]
     """
     apart = left["share"] * right["share"] * (gap * (2 - gap))
-    return jnp.sqrt(left["rest"] + right["rest"] - left["rest"] * right["rest"] + apart)
+    saturated = left["rest"] + right["rest"] - left["rest"] * right["rest"] / RAISED
+    return jnp.sqrt(saturated + RAISED * apart) / RAISED**0.5

@@ -38,13 +38,13 @@ class Bell(SmoothActivation):
         a, b = (in_precision(p, x) for p in (self.a, self.b))
         return a * jnp.exp(b * x**2)
 
-    def factors(self, q: Array) -> dict[str, Array]:
-        return super().factors(q) | saturation(-2 * jnp.asarray(self.b, q.dtype) * q)
+    def scales(self, q: Array, root: Array) -> dict[str, Array]:
+        return super().scales(q, root) | saturation(-2 * jnp.asarray(self.b, q.dtype), q, root)
 
     def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
         a, b = (jnp.asarray(p, k.dtype) for p in (self.a, self.b))
         root = root_of_complement(gap, left, right)
-        inverse_delta = left["scale"] * right["scale"] / root
+        inverse_delta = left["scale"] / root * right["scale"]
         z = (k * left["scale"]) * right["scale"]
         return a**2 * inverse_delta, 4 * a**2 * b**2 * (z / root) * inverse_delta, inverse_delta
 

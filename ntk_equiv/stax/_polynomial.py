@@ -29,7 +29,7 @@ from ntk_equiv._typing import Array
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import SmoothActivation, rule, static
-from ntk_equiv.stax._state import inverse_root, power_of_two, safe_sqrt
+from ntk_equiv.stax._state import power_of_two
 
 # E[x^(2n)] for x ~ N(0, 1) is no longer a number in double precision beyond this degree n.
 LARGEST_DEGREE = 150
@@ -58,20 +58,21 @@ class PowerSum(SmoothActivation):
         """The largest power."""
         return len(self.coef) - 1
 
-    def coordinate(self, order: int, q: Array, unit: Array) -> Array:
-        """r_l at the variance q, in units of m: ρ_l."""
+    def coordinate(self, order: int, square: Array, unit: Array) -> Array:
+        """ρ_l for q = `square` m² and m = `unit`."""
         weights = []
         for i, c in enumerate(self.coef[order::2]):
             count = math.factorial(order + 2 * i) // (2**i * math.factorial(i) * math.factorial(order))
             left_over = self.degree - order - 2 * i
             weights.append(c * count * math.sqrt(math.factorial(order)) * (1 / unit) ** left_over if c else 0)
-        return _horner(weights, q / unit / unit)
+        return _horner(weights, square)
 
-    def factors(self, q: Array) -> dict[str, Array]:
+    def scales(self, q: Array, root: Array) -> dict[str, Array]:
         single = sum(map(bool, self.coef)) == 1
-        unit = jnp.where(q > (0 if single else 1), power_of_two(safe_sqrt(q)), 1)
-        coordinates = {str(order): self.coordinate(order, q, unit) for order in self.orders}
-        return {"q": q, "inverse_root": inverse_root(q), "unit": unit, "inverse_unit": 1 / unit} | coordinates
+        unit = jnp.where(root > (0 if single else 1), power_of_two(root), 1)
+        square = jnp.where(jnp.isinf(q) | (q == 0), jnp.square(root / unit), q / unit / unit)
+        coordinates = {str(order): self.coordinate(order, square, unit) for order in self.orders}
+        return super().scales(q, root) | {"unit": unit, "inverse_unit": 1 / unit} | coordinates
 
     def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
         products: list[Any] = [0] * len(self.coef)
@@ -89,10 +90,10 @@ class PowerSum(SmoothActivation):
 class UnitHermite(PowerSum):
     """He_n / √n!, without the cancellation of its powers."""
 
-    def coordinate(self, order: int, q: Array, unit: Array) -> Array:
+    def coordinate(self, order: int, square: Array, unit: Array) -> Array:
         i = (self.degree - order) // 2
         root = math.sqrt(math.factorial(self.degree) // math.factorial(order))
-        return root / (2**i * math.factorial(i)) * ((q - 1) / unit / unit) ** i
+        return root / (2**i * math.factorial(i)) * (square - jnp.square(1 / unit)) ** i
 
 
 def Polynomial(coef: Sequence[float]) -> Network:

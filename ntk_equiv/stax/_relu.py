@@ -9,6 +9,7 @@ where κ₁ and κ₀ are the normalised arc-cosine kernels. g' is the gap after
 layers, it keeps its relative precision through any depth, where 1 − k' / (√q' √q'') would lose it.
 """
 
+import math
 from dataclasses import replace
 
 import jax
@@ -40,9 +41,13 @@ class PiecewiseLinear(CosineActivation):
 
     def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
         after, trace = super().points(points, need)
-        if points.residue is None or points.cov is None:
+        if points.cov is None or points.full:
             return after, trace
-        return after.with_cov(self.second_moment(points.cov), residue=self.second_moment(points.residue)), trace
+        root = None if points.root is None else math.sqrt((self.a**2 + self.b**2) / 2) * points.root
+        if points.residue is None:
+            return after.with_cov(after.cov, root=root), trace
+        residue = self.second_moment(points.residue)
+        return after.with_cov(self.second_moment(points.cov), residue=residue, root=root), trace
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         on_left, on_right = jax.tree.map(pairs.on_left, left), jax.tree.map(pairs.on_right, right)
@@ -53,7 +58,7 @@ class PiecewiseLinear(CosineActivation):
         ntk = None if pairs.ntk is None else pairs.ntk * (bend * k0 + slope)
         if need.gap:
             gap, ntk = materialize((gap, ntk), left["q"])
-        nngp = moment * on_left["root"] * on_right["root"] * (1 - gap)
+        nngp = moment * on_left["root"] * (1 - gap) * on_right["root"]
         if need.stored and not need.gap:
             nngp, ntk = materialize((nngp, ntk), left["q"])
         return replace(pairs, nngp=nngp, ntk=ntk, gap=gap)

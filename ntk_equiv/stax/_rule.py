@@ -13,7 +13,6 @@ L is the identity (dense), a mean over filter taps (convolution), a sum over win
 """
 
 import dataclasses
-import math
 from abc import abstractmethod
 from typing import Any, TypeVar, dataclass_transform
 
@@ -28,7 +27,7 @@ from ntk_equiv.stax._arc import gap_of
 from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
 from ntk_equiv.stax._gap import cosine
 from ntk_equiv.stax._parameterization import NTK, Parameterization
-from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Fixed, Need, Pairs, Points, inverse_root, materialize, safe_sqrt
+from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Fixed, Need, Pairs, Points, materialize, safe_sqrt
 
 Trace = Any
 T = TypeVar("T")
@@ -208,8 +207,12 @@ class CosineActivation(Activation):
     Those with a kink or a jump at zero always are. Smooth ones are at large variances, where they look kinked.
     """
 
-    def factors(self, q: Array) -> dict[str, Array]:
-        return {"q": q, "root": safe_sqrt(q), "inverse_root": inverse_root(q)}
+    def trace(self, points: Points) -> Trace:
+        return self.scales(points.variance(), points.deviation())
+
+    def scales(self, q: Array, root: Array) -> dict[str, Array]:
+        """Per-sample quantities that `pairs` wants; `root` is √q, also where q is too large or small for a number."""
+        return {"q": q, "root": root, "inverse_root": jnp.where(root > 0, 1 / jnp.where(root > 0, root, 1), 0)}
 
     def need(self, need: Need) -> Need:
         return dataclasses.replace(super().need(need), gap=True)
@@ -232,14 +235,17 @@ class SmoothActivation(CosineActivation):
         """
 
     def second_moment(self, q: Array) -> Array:
-        factors = self.factors(q)
-        return self.dual(q, jnp.zeros_like(q), factors, factors)[0]
+        scales = self.scales(q, safe_sqrt(q))
+        return self.dual(q, jnp.zeros_like(q), scales, scales)[0]
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         on_left = jax.tree.map(pairs.on_left, left)
         on_right = jax.tree.map(pairs.on_right, right)
         nngp, *slopes = self.dual(pairs.nngp, self.gap(pairs, on_left, on_right), on_left, on_right)
-        ntk = pairs.ntk if pairs.ntk is None else math.prod(slopes, start=pairs.ntk)
+        ntk = pairs.ntk
+        for slope in slopes if ntk is not None else ():
+            # Zero times what is too large for a number is zero.
+            ntk = jnp.where((slope == 0) | (ntk == 0), 0, ntk * slope)
         if need.stored:
             nngp, ntk = materialize((nngp, ntk), left["q"])
         return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=None)

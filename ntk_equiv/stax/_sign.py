@@ -19,7 +19,7 @@ from ntk_equiv.stax._arc import arc_cosine_kernels
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import CosineActivation, Trace, rule
-from ntk_equiv.stax._state import Need, Pairs, inverse_root, materialize
+from ntk_equiv.stax._state import Need, Pairs, materialize
 
 
 @rule
@@ -31,8 +31,8 @@ class Signum(CosineActivation):
         """The series of the arc sine has non-negative coefficients; φ jumps."""
         return Certificate(dot_product=True, nonnegative=True, smooth=False)
 
-    def factors(self, q: Array) -> dict[str, Array]:
-        return {"q": q, "inverse_root": inverse_root(q), "moment": self.second_moment(q)}
+    def scales(self, q: Array, root: Array) -> dict[str, Array]:
+        return super().scales(q, root) | {"moment": self.second_moment(root)}
 
     def second_moment(self, q: Array) -> Array:
         return jnp.where(q > 0, jnp.ones_like(q), 0)
