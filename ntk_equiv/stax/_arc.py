@@ -66,8 +66,8 @@ def arcsin(z: Float[Array, "*shape"], root: Float[Array, "*shape"]) -> Float[Arr
     >>> print(arcsin(z, jnp.sqrt(1 - z**2)) * 6 / jnp.pi)
     [-1.  0.  3.]
     """
-    half = 1 / (1 + root)
-    return z * jnp.sqrt(half) * (jnp.pi * _evaluate("angle", z * z * half))
+    chord = z * jax.lax.rsqrt(1 + root)
+    return chord * (jnp.pi * _evaluate("angle", chord * chord))
 
 
 @arcsin.defjvp

@@ -17,7 +17,7 @@ from ntk_equiv._check import scalar
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._arc import arcsin
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
-from ntk_equiv.stax._gap import root_of_complement, saturation
+from ntk_equiv.stax._gap import complement, saturation
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import SmoothActivation, rule
 from ntk_equiv.stax._state import in_precision
@@ -46,10 +46,10 @@ class ErrorFunction(SmoothActivation):
 
     def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
         a, b, c = (jnp.asarray(p, k.dtype) for p in (self.a, self.b, self.c))
-        root = root_of_complement(gap, left, right)
+        root, inverse = complement(gap, left, right)
         # The covariance of two samples of which it is no number any more is that of their signs.
         z = jnp.where(jnp.isinf(k), 1 - gap, 2 * b**2 * (k * left["scale"]) * right["scale"])
-        derivative = 4 / jnp.pi * a**2 * b**2 * left["scale"], right["scale"] / root
+        derivative = 4 / jnp.pi * a**2 * b**2 * left["scale"], right["scale"] * inverse
         return 2 / jnp.pi * a**2 * arcsin(z, root) + c**2, *derivative
 
 

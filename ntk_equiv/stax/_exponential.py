@@ -24,6 +24,8 @@ class Exponential(SmoothActivation):
     """An exponential of any height and rate."""
 
     a: Any
+    extreme = True
+
     b: Any
 
     @property

@@ -4,7 +4,7 @@ With variances q = r², the covariance k = r r' c and the gap g = 1 − c,
 
     cosine                   k / (r r')
     `squared_distance`       q + q' − 2k  =  (r − r')² + 2 r r' g
-    `root_of_complement`     √(1 − z²),       1 − z² = s² + s'² − s² s'² + w² w'² g (2 − g)
+    `complement`             √(1 − z²),       1 − z² = s² + s'² − s² s'² + w² w'² g (2 − g)
 
 for z = w w' c with w² = βq / (1 + βq) = 1 − s². Each is a sum of terms that are not negative, so that it keeps its
 relative precision at any scale, where a difference of large variances would be all rounding.
@@ -84,18 +84,21 @@ def saturation(beta: Float[Array, ""], q: Float[Array, "*shape"], root: Float[Ar
     variance = jnp.where(beyond, largest, beta * q)
     far = jax.lax.rsqrt(jnp.abs(beta)) / jnp.where(beyond, root, 1)
     scale = jnp.where(beyond, far, jax.lax.rsqrt(1 + variance))
-    return {"scale": scale, "rest": jnp.square(scale * RAISED**0.5), "share": variance / (1 + variance)}
+    rest = jnp.maximum(jnp.square(scale * RAISED**0.5), float(jnp.finfo(q.dtype).tiny))
+    return {"scale": scale, "rest": rest, "share": variance / (1 + variance)}
 
 
-def root_of_complement(
+def complement(
     gap: Float[Array, "..."], left: dict[str, Array], right: dict[str, Array]
-) -> Float[Array, "..."]:
-    """√(1 − z²), from what `saturation` returned for both samples.
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """√(1 − z²) and its inverse, from what `saturation` returned for both samples.
 
     >>> one = saturation(jnp.ones(()), jnp.ones(1), jnp.ones(1))
-    >>> print(root_of_complement(jnp.zeros(1), one, one) ** 2)  # z = 1/2
-    [0.75]
+    >>> root, inverse = complement(jnp.zeros(1), one, one)  # z = 1/2
+    >>> print(root**2, root * inverse)
+    [0.75] [1.]
     """
     apart = left["share"] * right["share"] * (gap * (2 - gap))
-    saturated = left["rest"] + right["rest"] - left["rest"] * right["rest"] / RAISED
-    return jnp.sqrt(saturated + RAISED * apart) / RAISED**0.5
+    raised = left["rest"] + right["rest"] - left["rest"] * right["rest"] / RAISED + RAISED * apart
+    inverse = jax.lax.rsqrt(raised)
+    return raised * inverse / RAISED**0.5, inverse * RAISED**0.5

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from ntk_equiv._check import scalar
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
-from ntk_equiv.stax._gap import root_of_complement, saturation
+from ntk_equiv.stax._gap import complement, saturation
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import SmoothActivation, rule
 from ntk_equiv.stax._state import in_precision
@@ -43,10 +43,10 @@ class Bell(SmoothActivation):
 
     def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
         a, b = (jnp.asarray(p, k.dtype) for p in (self.a, self.b))
-        root = root_of_complement(gap, left, right)
-        inverse_delta = left["scale"] / root * right["scale"]
+        _, inverse = complement(gap, left, right)
+        inverse_delta = left["scale"] * inverse * right["scale"]
         z = (k * left["scale"]) * right["scale"]
-        return a**2 * inverse_delta, 4 * a**2 * b**2 * (z / root) * inverse_delta, inverse_delta
+        return a**2 * inverse_delta, 4 * a**2 * b**2 * (z * inverse) * inverse_delta, inverse_delta
 
 
 def Gaussian(a: Scalar = 1, b: Scalar = -1) -> Network:

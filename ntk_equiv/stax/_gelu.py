@@ -18,7 +18,7 @@ from ntk_equiv._check import boolean
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._arc import arcsin
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
-from ntk_equiv.stax._gap import RAISED, root_of_complement, saturation
+from ntk_equiv.stax._gap import RAISED, complement, saturation
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import SmoothActivation, rule
 
@@ -37,14 +37,14 @@ class GaussianErrorUnit(SmoothActivation):
         return scales | {"bulk": jnp.where(jnp.isinf(q), root, q * scales["scale"])}
 
     def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
-        root = root_of_complement(gap, left, right)
+        root, inverse = complement(gap, left, right)
         z = (k * left["scale"]) * right["scale"]
         quarter = 0.25 + arcsin(z, root) / (2 * jnp.pi)
-        inverse_delta = left["scale"] / root * right["scale"]
+        inverse_delta = left["scale"] * inverse * right["scale"]
         bulk = left["bulk"] * root * right["bulk"]
         nngp = k * quarter + (bulk + z**2 * inverse_delta) / (2 * jnp.pi)
         bend = inverse_delta**2 + (left["rest"] + right["rest"]) / RAISED
-        return nngp, quarter + z / root * bend / (2 * jnp.pi)
+        return nngp, quarter + z * inverse * bend / (2 * jnp.pi)
 
 
 def Gelu(approximate: bool = False) -> Network:

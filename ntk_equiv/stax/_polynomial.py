@@ -39,6 +39,8 @@ LARGEST_DEGREE = 150
 class PowerSum(SmoothActivation):
     """A polynomial, lowest power first."""
 
+    extreme = True
+
     coef: tuple[float, ...] = static()
 
     @property

@@ -25,6 +25,8 @@ from ntk_equiv.stax._rule import SmoothActivation, rule
 class RadialBasis(SmoothActivation):
     """The sine whose kernel depends on the distance alone."""
 
+    extreme = True
+
     gamma: Any
 
     @property

@@ -227,6 +227,9 @@ class CosineActivation(Activation):
 class SmoothActivation(CosineActivation):
     """An activation that is given by its dual as a function of covariance, variances and the gap of the cosine."""
 
+    # Whether E[φ'φ'] may be 0 where Θ is too large for a number, or the other way round: the product is 0.
+    extreme = False
+
     @abstractmethod
     def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
         """E[φ(u)φ(v)], and E[φ'(u)φ'(v)] in one or more factors; what is per sample comes ready to broadcast.
@@ -244,8 +247,7 @@ class SmoothActivation(CosineActivation):
         nngp, *slopes = self.dual(pairs.nngp, self.gap(pairs, on_left, on_right), on_left, on_right)
         ntk = pairs.ntk
         for slope in slopes if ntk is not None else ():
-            # Zero times what is too large for a number is zero.
-            ntk = jnp.where((slope == 0) | (ntk == 0), 0, ntk * slope)
+            ntk = jnp.where((slope == 0) | (ntk == 0), 0, ntk * slope) if self.extreme else ntk * slope
         if need.stored:
             nngp, ntk = materialize((nngp, ntk), left["q"])
         return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=None)

@@ -3,7 +3,7 @@
 E[φφ]   = (a²/2)  [ e⁻ − cos(2c) e⁺ ]
 E[φ'φ'] = (a²b²/2)[ e⁻ + cos(2c) e⁺ ],        e^∓ = exp(−b² (q + q' ∓ 2k) / 2)
 
-The smaller exponential is the larger one times 1 − h, h = 1 − exp(−2b²|k|). In terms of h nothing cancels at small
+The smaller exponential is the larger one times 1 − h, h = 1 − exp(−2b²|k|) = 2 tanh(b²|k|) / (1 + tanh(b²|k|)). In terms of h nothing cancels at small
 variances: with e the larger one,
 
     E[φφ]   = a² e   [ sin²c + cos(2c) h/2 ],    E[φ'φ'] = a²b² e [ cos²c − cos(2c) h/2 ]      for k ≥ 0
@@ -32,6 +32,8 @@ class Sinusoid(SmoothActivation):
     a: Any
     b: Any
     c: Any
+    extreme = True
+
     cosine: bool = static(default=False)
 
     @property
@@ -52,7 +54,8 @@ class Sinusoid(SmoothActivation):
         k, gap = jnp.where(far, -k, k), jnp.minimum(gap, 2 - gap)
         nearer = squared_distance(k, gap, left["q"], left["root"], right["q"], right["root"])
         exponential = a**2 * jnp.exp(-(b**2) / 2 * nearer)
-        change = jnp.where(far, 1, high - low) * (jnp.expm1(-2 * b**2 * k) / 2)
+        tanh = jnp.tanh(b**2 * k)
+        change = jnp.where(far, -1, low - high) * (tanh / (1 + tanh))
         return exponential * jnp.where(far, low + change, low - change), b**2 * exponential * (high + change)
 
 
