@@ -66,7 +66,7 @@ def arcsin(z: Float[Array, "*shape"], root: Float[Array, "*shape"]) -> Float[Arr
     >>> print(arcsin(z, jnp.sqrt(1 - z**2)) * 6 / jnp.pi)
     [-1.  0.  3.]
     """
-    chord = z * jax.lax.rsqrt(1 + root)
+    chord = z / jnp.sqrt(1 + root)
     return chord * (jnp.pi * _evaluate("angle", chord * chord))
 
 
@@ -92,7 +92,7 @@ def gap_of(c: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def snapped(c: Float[Array, "*shape"], tolerance: float) -> Float[Array, "*shape"]:
     """`c`, with values within `tolerance` of ±1 made exactly so; the derivative is left as it was."""
-    return jnp.where(jnp.abs(c) >= 1 - tolerance, jnp.sign(c), c)
+    return jnp.where(c >= 1 - tolerance, 1, jnp.where(c <= tolerance - 1, -1, c))
 
 
 @snapped.defjvp

@@ -42,15 +42,16 @@ class ErrorFunction(SmoothActivation):
         return a * jax.scipy.special.erf(b * x) + c
 
     def scales(self, q: Array, root: Array) -> dict[str, Array]:
-        return super().scales(q, root) | saturation(2 * jnp.asarray(self.b, q.dtype) ** 2, q, root)
+        a, b = (jnp.asarray(p, q.dtype) for p in (self.a, self.b))
+        scales = super().scales(q, root) | saturation(2 * b**2, q, root)
+        return scales | {"in": 2**0.5 * b * scales["scale"], "out": 2 / jnp.pi**0.5 * a * b * scales["scale"]}
 
     def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
-        a, b, c = (jnp.asarray(p, k.dtype) for p in (self.a, self.b, self.c))
+        a, c = (jnp.asarray(p, k.dtype) for p in (self.a, self.c))
         root, inverse = complement(gap, left, right)
-        # The covariance of two samples of which it is no number any more is that of their signs.
-        z = jnp.where(jnp.isinf(k), 1 - gap, 2 * b**2 * (k * left["scale"]) * right["scale"])
-        derivative = 4 / jnp.pi * a**2 * b**2 * left["scale"], right["scale"] * inverse
-        return 2 / jnp.pi * a**2 * arcsin(z, root) + c**2, *derivative
+        # Where the covariance is too large for a number, that of the signs is left.
+        z = jnp.where(jnp.isinf(k), 1 - gap, k * left["in"] * right["in"])
+        return 2 / jnp.pi * a**2 * arcsin(z, root) + c**2, left["out"] * inverse, right["out"]
 
 
 def Erf(a: Scalar = 1.0, b: Scalar = 1.0, c: Scalar = 0.0) -> Network:

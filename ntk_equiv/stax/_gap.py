@@ -73,11 +73,11 @@ def _squared_distance_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 
 def saturation(beta: Float[Array, ""], q: Float[Array, "*shape"], root: Float[Array, "*shape"]) -> dict[str, Array]:
-    """s (`scale`), (2³⁰ s)² (`rest`) and w² (`share`) of samples.
+    """s (`scale`), s² (`plain`, and raised `rest`) and w² (`share`, raised by the root) of samples.
 
-    >>> scale, rest, share = saturation(jnp.array(1.0), jnp.array([3.0]), jnp.array([3.0**0.5])).values()
-    >>> print(scale, rest / RAISED, share)
-    [0.5] [0.25] [0.75]
+    >>> scale, rest, plain, share = saturation(jnp.array(1.0), jnp.array([3.0]), jnp.array([3.0**0.5])).values()
+    >>> print(scale, plain, rest / RAISED, share / RAISED**0.5)
+    [0.5] [0.25] [0.25] [0.75]
     """
     largest = float(jnp.finfo(q.dtype).max) / 16
     beyond = beta * q > largest  # There w² is 1.
@@ -85,7 +85,7 @@ def saturation(beta: Float[Array, ""], q: Float[Array, "*shape"], root: Float[Ar
     far = jax.lax.rsqrt(jnp.abs(beta)) / jnp.where(beyond, root, 1)
     scale = jnp.where(beyond, far, jax.lax.rsqrt(1 + variance))
     rest = jnp.maximum(jnp.square(scale * RAISED**0.5), float(jnp.finfo(q.dtype).tiny))
-    return {"scale": scale, "rest": rest, "share": variance / (1 + variance)}
+    return {"scale": scale, "rest": rest, "plain": rest / RAISED, "share": RAISED**0.5 * (variance / (1 + variance))}
 
 
 def complement(
@@ -99,6 +99,6 @@ def complement(
     [0.75] [1.]
     """
     apart = left["share"] * right["share"] * (gap * (2 - gap))
-    raised = left["rest"] + right["rest"] - left["rest"] * right["rest"] / RAISED + RAISED * apart
-    inverse = jax.lax.rsqrt(raised)
-    return raised * inverse / RAISED**0.5, inverse * RAISED**0.5
+    raised = (left["rest"] + right["rest"] - left["plain"] * right["rest"]) + apart
+    root = jnp.sqrt(raised) / RAISED**0.5
+    return root, 1 / root

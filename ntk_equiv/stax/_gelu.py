@@ -18,7 +18,7 @@ from ntk_equiv._check import boolean
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._arc import arcsin
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
-from ntk_equiv.stax._gap import RAISED, complement, saturation
+from ntk_equiv.stax._gap import complement, saturation
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import SmoothActivation, rule
 
@@ -43,7 +43,7 @@ class GaussianErrorUnit(SmoothActivation):
         inverse_delta = left["scale"] * inverse * right["scale"]
         bulk = left["bulk"] * root * right["bulk"]
         nngp = k * quarter + (bulk + z**2 * inverse_delta) / (2 * jnp.pi)
-        bend = inverse_delta**2 + (left["rest"] + right["rest"]) / RAISED
+        bend = inverse_delta**2 + left["plain"] + right["plain"]
         return nngp, quarter + z * inverse * bend / (2 * jnp.pi)
 
 
