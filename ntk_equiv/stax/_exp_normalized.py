@@ -31,6 +31,10 @@ class NormalizedExponential(SmoothActivation):
         """The exponential series has positive coefficients, and norms are only factors."""
         return EVERYTHING
 
+    def deviation(self, root: Array) -> Array:
+        gamma, shift = (jnp.asarray(p, root.dtype) for p in (self.gamma, self.shift))
+        return root * jnp.exp(gamma * (1 + shift) / 2)
+
     def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
         gamma, shift = (jnp.asarray(p, k.dtype) for p in (self.gamma, self.shift))
         exponential = jnp.exp(gamma * ((1 + shift) - gap))

@@ -11,6 +11,8 @@ With D = √(1 − z²), computed as in `_gap`, so that neither q q' nor Δ over
     k (1/Δ² + (1 − q q') s² s'² + 1) / Δ     =  z/D [ (s s'/D)² + s² + s'² ]
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -35,6 +37,10 @@ class GaussianErrorUnit(SmoothActivation):
     def scales(self, q: Array, root: Array) -> dict[str, Array]:
         scales = super().scales(q, root) | saturation(jnp.ones((), q.dtype), q, root)
         return scales | {"bulk": jnp.where(jnp.isinf(q), root, q * scales["scale"])}
+
+    def deviation(self, root: Array) -> Array:
+        # Half the identity at small variances, a rectifier at large ones.
+        return jnp.where(root < 1, 1 / 2, math.sqrt(1 / 2)) * root
 
     def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
         root, inverse = complement(gap, left, right)

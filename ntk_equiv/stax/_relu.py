@@ -41,13 +41,13 @@ class PiecewiseLinear(CosineActivation):
 
     def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
         after, trace = super().points(points, need)
-        if points.cov is None or points.full:
+        if points.residue is None or points.cov is None:
             return after, trace
-        root = None if points.root is None else math.sqrt((self.a**2 + self.b**2) / 2) * points.root
-        if points.residue is None:
-            return after.with_cov(after.cov, root=root), trace
         residue = self.second_moment(points.residue)
-        return after.with_cov(self.second_moment(points.cov), residue=residue, root=root), trace
+        return after.with_cov(self.second_moment(points.cov), residue=residue, root=after.root), trace
+
+    def deviation(self, root: Array) -> Array:
+        return math.sqrt((self.a**2 + self.b**2) / 2) * root
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         on_left, on_right = jax.tree.map(pairs.on_left, left), jax.tree.map(pairs.on_right, right)

@@ -210,6 +210,16 @@ class CosineActivation(Activation):
     def trace(self, points: Points) -> Trace:
         return self.scales(points.variance(), points.deviation())
 
+    def deviation(self, root: Array) -> Array | None:
+        """√E[φ²] where it is known although q = root² is too large or small for a number."""
+        return None
+
+    def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
+        after, trace = super().points(points, need)
+        if points.root is None or after.cov is None or after.full:
+            return after, trace
+        return dataclasses.replace(after, root=self.deviation(points.root)), trace
+
     def scales(self, q: Array, root: Array) -> dict[str, Array]:
         """Per-sample quantities that `pairs` wants; `root` is √q, also where q is too large or small for a number."""
         return {"q": q, "root": root, "inverse_root": jnp.where(root > 0, 1 / jnp.where(root > 0, root, 1), 0)}
@@ -240,6 +250,13 @@ class SmoothActivation(CosineActivation):
     def second_moment(self, q: Array) -> Array:
         scales = self.scales(q, safe_sqrt(q))
         return self.dual(q, jnp.zeros_like(q), scales, scales)[0]
+
+    def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
+        after, trace = super().points(points, need)
+        if points.full:
+            return after, trace
+        moment = self.dual(trace["q"], jnp.zeros_like(trace["q"]), trace, trace)[0]
+        return after.with_cov(moment, root=after.root), trace
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         on_left = jax.tree.map(pairs.on_left, left)

@@ -19,7 +19,7 @@ from ntk_equiv.stax._arc import arc_cosine_kernels
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import CosineActivation, Trace, rule
-from ntk_equiv.stax._state import Need, Pairs, materialize
+from ntk_equiv.stax._state import Need, Pairs, Points, materialize
 
 
 @rule
@@ -36,6 +36,10 @@ class Signum(CosineActivation):
 
     def second_moment(self, q: Array) -> Array:
         return jnp.where(q > 0, jnp.ones_like(q), 0)
+
+    def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
+        after, trace = super().points(points, need)
+        return (after if points.full else after.with_cov(trace["moment"])), trace
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         on_left, on_right = jax.tree.map(pairs.on_left, left), jax.tree.map(pairs.on_right, right)

@@ -103,7 +103,9 @@ def _hermite(coef, order, q):
     return mp.fsum(weight * q**i for i, weight in weights) / mp.sqrt(mp.factorial(order))
 
 
-def kernels(dual: Callable, x: np.ndarray, y: np.ndarray, *, depth: int, W_std: float = 1.0, b_std: float = 0.0) -> tuple:
+def kernels(
+    dual: Callable, x: np.ndarray, y: np.ndarray, *, depth: int, W_std: float = 1.0, b_std: float = 0.0
+) -> tuple:
     """𝒦 and Θ of `depth` hidden layers and a read-out, and the largest kernel on the way."""
     with mp.workdps(DIGITS):
         w, b = mp.mpf(float(W_std)) ** 2, mp.mpf(float(b_std)) ** 2
