@@ -47,6 +47,8 @@ class Points:
         nodes: the inputs themselves, by which samples are told apart.
         channels: the number of features in the finite network.
         wide: whether that number goes to infinity.
+        fan_outs: how many fan-outs there were since the last layer with weights and have not been closed by a fan-in:
+            with none, the signal is independent of that of other branches.
     """
 
     cov: Array | None
@@ -58,6 +60,7 @@ class Points:
     nodes: Array | None = None
     channels: int | None = dataclasses.field(default=None, metadata={"static": True})
     wide: bool = dataclasses.field(default=False, metadata={"static": True})
+    fan_outs: int = dataclasses.field(default=0, metadata={"static": True})
 
     def variance(self) -> Array:
         """q(x, s), `[n, *grid]`; where terms cancel, rounding may leave less than nothing, which counts as zero."""
