@@ -44,6 +44,13 @@ def positive_integer(value: Any, argument: str) -> int:
     return int(value)
 
 
+def whole_number(value: Any, argument: str) -> int:
+    """`value` as an `int`, if it is a whole number of at least zero."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise refusal(argument, expected="a whole number", got=repr(value), fix="Pass 0, 1, 2 or more.")
+    return int(value)
+
+
 def positive_integers(values: Any, argument: str, *, fix: str, or_none: bool = False) -> tuple[int, ...]:
     """`values` as a tuple of `int`, if it lists whole numbers of at least one; with `or_none` it may be empty."""
     if not is_listed(values) or not (or_none or len(values)):
@@ -114,10 +121,11 @@ def random_key(value: Any, argument: str = "key") -> jax.Array:
 
 
 def canonical_get(get: Any) -> str | tuple[str, ...]:
-    """`get` as the name of a kernel or a tuple of such names; `None` stands for both kernels."""
+    """`get` as the name of a kernel or a tuple of such names, in any case; `None` stands for both kernels."""
     names = ("nngp", "ntk")
     if get is None or isinstance(get, str):
-        return names if get is None else str(one_of(get, names, "get"))
+        return names if get is None else str(one_of(get.lower(), names, "get"))
+    get = [name.lower() if isinstance(name, str) else name for name in get] if isinstance(get, Sequence) else get
     if not isinstance(get, Sequence) or not 1 <= len(get) <= len(set(map(str, get))):
         fix = 'Pass "ntk", ("nngp", "ntk"), or nothing for both.'
         raise refusal("get", expected="one of 'nngp', 'ntk', or a tuple of them", got=shown(get), fix=fix)

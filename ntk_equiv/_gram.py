@@ -29,8 +29,9 @@ from ntk_equiv._check import (
     refusal,
     samples_in,
 )
+from ntk_equiv._memory import check_fits
 from ntk_equiv._pytrees import dataclass_pytree
-from ntk_equiv._typing import Get, Inputs, KernelFn
+from ntk_equiv._typing import Get, Inputs, KernelFn, select
 
 # Large enough to keep all cores busy, small enough for a few such arrays to stay in cache.
 ENTRIES_PER_TILE = 160_000
@@ -84,7 +85,7 @@ def gram(
         x1, x2 = kernel_fn.checked(x1, "x1"), None if symmetric else kernel_fn.checked(x2, "x2")
     n1, n2 = samples_in(x1, "x1"), samples_in(x1 if symmetric else x2, "x2")
     if not is_concrete((x1, x2, Guest.wrapped(kernel_fn))) or n1 == 0 or n2 == 0:
-        whole = kernel_fn(x1, x2, get)
+        whole = Guest.wrapped(kernel_fn)(x1, x2, get)
         return jax.tree.map(_symmetrized, whole) if symmetric else whole
     # Known points may still meet a function that is being traced: what is known is evaluated now, not in its program.
     with evaluating_what_is_known():
@@ -125,6 +126,7 @@ def _in_tiles(kernel_fn: KernelFn, x1: Inputs, x2: Inputs | None, get: Any, tile
     for (row, column), block in tqdm(zip(corners, tiles, strict=True), total=len(corners), disable=not progress):
         if result is None:
             kind = _InHostMemory if jax.default_backend() == "cpu" else _InDeviceMemory
+            _check_size(block, n1, n2)
             result = kind(block, n1, n2, symmetric)
         result.place(block, row, column)
     assert result is not None
@@ -144,13 +146,17 @@ class Guest:
         return kernel_fn if hasattr(kernel_fn, "pairs") else cls(kernel_fn)
 
     def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None) -> Any:
-        return self.kernel_fn(x1, x2, get)
+        """What `get` names, also of a function that returns more of a record than it was asked for."""
+        found, names = self.kernel_fn(x1, x2, get), (get,) if isinstance(get, str) else tuple(get or ())
+        if not names or not all(hasattr(found, name) for name in names):
+            return found
+        return select(found, get if isinstance(get, str) else names)
 
     def points(self, x: Inputs) -> Inputs:
         return x
 
     def pairs(self, left: Inputs, right: Inputs, get: Get) -> Any:
-        return self.kernel_fn(left, right, get)
+        return self(left, right, get)
 
     def entries_per_pair(self, x: Inputs) -> int:
         """A guess: as many as the largest array of a sample has positions."""
@@ -261,6 +267,19 @@ def _corners(shape: tuple[int, int], sizes: tuple[int, int], *, symmetric: bool)
 
 def _tile_size(halves: Any, x: Inputs) -> int:
     return max(1, math.isqrt(ENTRIES_PER_TILE // halves.entries_per_pair(x)))
+
+
+def _check_size(block: Any, n1: int, n2: int) -> None:
+    """Refuse a result that does not fit into memory, once the first tile has shown how large it is."""
+    kernels = jax.tree.leaves(block)
+    size = sum(n1 * n2 * math.prod(k.shape[2:]) * k.dtype.itemsize for k in kernels)
+    check_fits(
+        size,
+        "x1",
+        what=f"{len(kernels)} of {n1} × {n2} samples in {kernels[0].dtype}, a total",
+        fix='Ask for one kernel (`get="ntk"`), pass float32 inputs or fewer samples, or take a few rows at a time, '
+        "`gram(kernel_fn, x1[:1000], x1)`.",
+    )
 
 
 def _check_finite(x: Inputs | None, argument: str) -> None:

@@ -1,5 +1,7 @@
 """Types that the whole library speaks in; shapes are written with jaxtyping, as in `Float[Array, "n features"]`."""
 
+from collections import namedtuple
+from functools import cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -27,6 +29,18 @@ class Kernel(NamedTuple):
 
     nngp: Array | None
     ntk: Array | None
+
+
+def select(kernel: Any, get: str | tuple[str, ...]) -> Any:
+    """What `get` names: one array, or a named tuple with those fields in the order asked for."""
+    if isinstance(get, str):
+        return getattr(kernel, get)
+    return _record(get)(*(getattr(kernel, name) for name in get))
+
+
+@cache
+def _record(names: tuple[str, ...]) -> Any:
+    return Kernel if names == Kernel._fields else namedtuple("Kernel", names)
 
 
 @runtime_checkable

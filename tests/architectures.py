@@ -60,6 +60,12 @@ def _residual(stax: Any) -> Any:
     return stax.serial(stax.Dense(32, 1.0, 0.1), block, stax.Relu(), stax.Dense(1))
 
 
+def _deep_residual(stax: Any) -> Any:
+    branch = stax.serial(stax.Relu(), stax.Dense(7, 0.3, 0.1))
+    block = stax.serial(stax.FanOut(2), stax.parallel(stax.Identity(), branch), stax.FanInSum())
+    return stax.serial(stax.Dense(7), stax.repeat(block, 50), stax.Dense(1))
+
+
 def _residual_conv(stax: Any) -> Any:
     first, second = stax.Conv(8, (3, 3), padding="SAME", b_std=0.1), stax.Conv(8, (3, 3), padding="SAME")
     branch = stax.serial(first, stax.Relu(), second)
@@ -133,6 +139,12 @@ def standard(*layers: tuple) -> Callable:
     return build
 
 
+def _standard_mlp(stax: Any, first: float, second: float) -> Any:
+    """Two hidden layers without biases, of which one may vanish identically and yet be trained."""
+    dense = lambda W_std, b_std: stax.Dense(8, W_std, b_std, parameterization="standard")  # noqa: E731
+    return stax.serial(dense(first, None), stax.Relu(), dense(second, None), stax.Abs(), dense(1.2, 0.3))
+
+
 def _hermite(stax: Any) -> Any:
     """Unit variance, which neural-tangents assumes, is what `Rbf` and a dense layer without bias deliver."""
     return stax.serial(stax.Dense(8), stax.Rbf(0.4), stax.Dense(8), stax.Hermite(3), stax.Dense(1))
@@ -161,9 +173,9 @@ def _normalized_over_positions(stax: Any) -> Any:
 
 
 def _only_attention(stax: Any) -> Any:
-    embedded = stax.GlobalSelfAttention(4, 4, 4, 2, pos_emb_type="SUM", val_pos_emb=True)
+    plain, embedded = stax.GlobalSelfAttention(4, 4, 4, 2), {"pos_emb_type": "SUM", "val_pos_emb": True}
     bilinear = stax.GlobalSelfAttention(4, 4, 4, 2, False, attention_mechanism="IDENTITY")
-    return stax.serial(embedded, bilinear)
+    return stax.serial(plain, stax.GlobalSelfAttention(4, 4, 4, 2, **embedded), bilinear)
 
 
 _CLOSE = {"pos_emb_decay_fn": lambda d: jnp.exp(-d / 2), "W_pos_emb_std": 0.7}
@@ -307,4 +319,24 @@ ARCHITECTURES = [
     Architecture("joined-positions-pooled", joined_positions(_gap, axis=-3, rank=2), (3, 3, 2)),
     Architecture("dropout", mlp(lambda s: s.serial(s.Erf(), s.Dropout(0.7)), 2), (7,)),
     Architecture("dropout-conv", _dropout_conv, (4, 2)),
+    Architecture("flatten-first", lambda s: s.serial(s.Flatten(), mlp(lambda s: s.Relu(), 2)(s)), (4, 3, 2)),
+    Architecture("rectified-monomial", mlp(lambda s: s.RectifiedMonomial(3), 1, 0.8), (7,)),
+    Architecture("rectified-square", mlp(lambda s: s.RectifiedMonomial(2), 1, 0.9), (7,)),
+    Architecture("step", mlp(lambda s: s.RectifiedMonomial(0), 1), (7,)),
+    Architecture("vectors-for-conv", lambda s: s.serial(s.Conv(8, (), W_std=1.3), s.Relu(), s.Dense(1)), (7,)),
+    Architecture(
+        "product-of-activations",
+        side_by_side(
+            lambda s: s.FanInProd(),
+            lambda s: [s.Dense(8, 1.2, 0.1), s.Relu()],
+            lambda s: [s.Dense(8), s.Sigmoid_like()],
+        ),
+        (7,),
+    ),
+    Architecture(
+        "relu-50", lambda s: s.serial(s.repeat(s.serial(s.Dense(7, 1.3, 0.2), s.Relu()), 50), s.Dense(1)), (7,)
+    ),
+    Architecture("residual-50", _deep_residual, (7,)),
+    Architecture("no-weights-first", lambda s: _standard_mlp(s, 0.0, 1.3), (7,)),
+    Architecture("no-weights-second", lambda s: _standard_mlp(s, 1.3, 0.0), (7,)),
 ]

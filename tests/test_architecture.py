@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "ntk_equiv"
 
 BASE = {"_typing", "_check", "_pytrees"}
 SYMMETRY = BASE | {"groups", "reps", "orbits"}
-THEORY = SYMMETRY | {"_convolution", "_positions", "stax", "filters", "metrics", "_gram", "theorems"}
+THEORY = SYMMETRY | {"_convolution", "_positions", "_memory", "stax", "filters", "metrics", "_gram", "theorems"}
 EVERYTHING = THEORY | {
     "empirical", "infinite", "bounds", "ensembles", "plotting", "datasets", "planning", "interop", "cli"
 }  # fmt: skip
@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "_typing": set(),
     "_check": {"_typing"},
     "_pytrees": set(),
+    "_memory": {"_check"},
     "groups": BASE,
     "reps": BASE | {"groups"},
     "orbits": BASE | {"groups", "reps"},
@@ -33,7 +34,7 @@ MAY_IMPORT = {
     "stax": BASE | {"_convolution", "_positions"},
     "filters": BASE,
     "metrics": BASE,
-    "_gram": BASE,
+    "_gram": BASE | {"_memory"},
     "theorems": SYMMETRY | {"_gram", "_positions"},
     "empirical": BASE | {"stax", "_gram"},
     "infinite": THEORY,

@@ -49,6 +49,24 @@ def test_what_comes_back_is_what_was_asked_for(get):
         assert_close(a, b, {"float64": 1e-14})
 
 
+@pytest.mark.parametrize("get", ["ntk", ("ntk",), ("ntk", "nngp")])
+def test_guests_may_return_more_than_they_were_asked_for(get):
+    guest = lambda x1, x2=None, get=None: KERNEL_FN(x1, x2)  # noqa: E731
+    ours, expected = gram(guest, X, Y, get, tile=3), gram(KERNEL_FN, X, Y, get, tile=3)
+    assert type(ours) is type(expected)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
+        assert_close(a, b, {"float64": 1e-14})
+    traced = jax.jit(lambda x: gram(guest, x, None, get))(X)
+    assert type(traced) is type(expected)
+
+
+def test_what_does_not_fit_is_refused_before_the_work():
+    with pytest.raises(ValueError, match=r"2 of 2000000 × 2000000 samples in float64, .* 59605 GiB .* few rows at a"):
+        gram(KERNEL_FN, jnp.ones((2_000_000, 3)))
+    with pytest.raises(ValueError, match=r"1 of 200000 × 200000 .* 7451 GiB"):
+        gram(stax.Conv(1, (1,))[2], jnp.ones((200_000, 5, 1)), None, "ntk")
+
+
 def test_guests_are_served_too():
     nt = interop.neural_tangents()
     layers = lambda s: s.serial(s.Dense(1, 1.2, 0.1), s.Relu(), s.Dense(1))  # noqa: E731

@@ -18,11 +18,10 @@ import jax.numpy as jnp
 from ntk_equiv._check import canonical_get, one_of
 from ntk_equiv._gram import ENTRIES_PER_TILE, TILES_UNDER_WAY
 from ntk_equiv._pytrees import dataclass_pytree
-from ntk_equiv._typing import Array, Get, Inputs, Kernel
+from ntk_equiv._typing import Array, Get, Inputs, Kernel, select
 from ntk_equiv.empirical import _network
 from ntk_equiv.empirical._derivatives import by_products, contracted, derivatives, product
 from ntk_equiv.empirical._plan import METHODS, Plan, plan_of
-from ntk_equiv.stax._kernel_fn import select
 
 # Derivatives of all samples are kept up to this many numbers, 1 GB in single precision; else tiles compute them anew.
 ROOM = 2**28

@@ -10,7 +10,8 @@ order of arguments and defaults are those of neural-tangents, so that one import
   `Identity`, `Dropout`
 - normalisation: `LayerNorm`
 - activations: `Relu`, `LeakyRelu`, `ABRelu`, `Abs`, `Erf`, `Sigmoid_like`, `Gelu`, `Sin`, `Cos`, `Rbf`, `Gaussian`,
-  `Exp`, `ExpNormalized`, `Monomial`, `Polynomial`, `Hermite`, `Sign`; `Elementwise`, `ElementwiseNumerical` for others
+  `Exp`, `ExpNormalized`, `Monomial`, `RectifiedMonomial`, `Polynomial`, `Hermite`, `Sign`; by quadrature `Tanh`,
+  `Softplus`; `Elementwise`, `ElementwiseNumerical` for others
 - compositions: `serial`, `parallel`, `repeat`, `FanOut`, `FanInSum`, `FanInProd`, `FanInConcat`
 
 Layers without parameters add nothing to Θ. Inputs are `[n, features]`, `[n, spatial..., channels]` or a `Graph`;
@@ -38,8 +39,9 @@ from ntk_equiv.stax._layer_norm import LayerNorm
 from ntk_equiv.stax._network import Network
 from ntk_equiv.stax._polynomial import Hermite, Monomial, Polynomial
 from ntk_equiv.stax._pool import AvgPool, Flatten, GlobalAvgPool, GlobalSumPool, SumPool
-from ntk_equiv.stax._quadrature import ElementwiseNumerical
+from ntk_equiv.stax._quadrature import ElementwiseNumerical, Softplus, Tanh
 from ntk_equiv.stax._rbf import Rbf
+from ntk_equiv.stax._rectified_monomial import RectifiedMonomial
 from ntk_equiv.stax._relu import ABRelu, Abs, LeakyRelu, Relu
 from ntk_equiv.stax._self_attention import GlobalSelfAttention
 from ntk_equiv.stax._sign import Sign
@@ -83,11 +85,14 @@ __all__ = [
     "Network",
     "Polynomial",
     "Rbf",
+    "RectifiedMonomial",
     "Relu",
     "Sigmoid_like",
     "Sign",
     "Sin",
+    "Softplus",
     "SumPool",
+    "Tanh",
     "parallel",
     "repeat",
     "serial",

@@ -14,7 +14,7 @@ from jax import lax
 
 from ntk_equiv._check import function, is_listed, one_of, refusal
 from ntk_equiv._typing import Array
-from ntk_equiv.stax._dense import check_axes
+from ntk_equiv.stax._axes import check_axes, with_channels_at
 from ntk_equiv.stax._graph_input import check_adjacency
 from ntk_equiv.stax._network import Network, network
 from ntk_equiv.stax._rule import Linear, Trace, needs_all_positions, rule, static
@@ -72,7 +72,7 @@ def Aggregate(
     Args:
         aggregate_axis: axes of the input that hold nodes; by default all between the first and the last.
         batch_axis: 0, the only choice.
-        channel_axis: -1, the only choice.
+        channel_axis: that of the last axis, -1 or its number.
         to_dense: converts each adjacency before it is used, from a compact form of your own.
         implementation: "DENSE", the only choice.
 
@@ -101,7 +101,7 @@ def Aggregate(
         summed = lax.dot_general(x, pattern, ((nodes, tuple(range(1, count + 1))), ((0,), (0,))))
         return jnp.moveaxis(summed, tuple(range(-count, 0)), nodes)
 
-    return network(lambda key, shape: (shape, ()), apply, aggregation)
+    return with_channels_at(channel_axis, network(lambda key, shape: (shape, ()), apply, aggregation))
 
 
 def _node_axes(axes: Any) -> tuple[int, ...] | None:

@@ -49,7 +49,7 @@ class Attention(Rule):
     channels: int
 
     def output(self, points: Points) -> Points:
-        return dataclasses.replace(points, gaussian=True, channels=self.channels, wide=True)
+        return dataclasses.replace(points, gaussian=True, channels=self.channels, wide=True, fan_outs=0)
 
     def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
         if not points.grid:

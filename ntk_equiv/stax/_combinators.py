@@ -3,16 +3,21 @@
 Side by side, the state that flows is a tuple with one entry per branch, until a fan-in makes one of them.
 """
 
+import dataclasses
 import math
 from functools import reduce
-from operator import and_
+from itertools import dropwhile
+from operator import and_, itemgetter
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv._check import positive_integer, refusal, whole_number
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
+from ntk_equiv.stax._loops import keeps_form, kind_of, runs, stacked
 from ntk_equiv.stax._network import Network, network, rules_of, without_parameters
 from ntk_equiv.stax._rule import Rule, Trace, rule, static
 from ntk_equiv.stax._state import Pairs, Points, merge_needs
@@ -52,25 +57,37 @@ class Serial(Composition):
     def need(self, need: Any) -> Any:
         return self.needs(need)[0]
 
+    def after_flattening(self) -> Rule | None:
+        layers = list(dropwhile(lambda layer: type(layer) is Unchanged, self.rules))
+        rest = layers[0].after_flattening() if layers else None
+        return None if rest is None else Serial((rest, *layers[1:]))
+
     def widening(self) -> int:
         return math.prod(layer.widening() for layer in self.rules)
 
     def points(self, points: Any, need: Any) -> tuple[Any, Trace]:
         traces = []
-        for layer, wanted in zip(self.rules, self.needs(need)[1:], strict=True):
-            if isinstance(points, tuple) and not layer.takes_branches:
-                fix = "After `FanOut` put one layer for each branch into `parallel`, or join them by a fan-in."
-                got = f"{len(points)} branches before {type(layer).__name__}"
-                raise refusal("layers", expected="such that each layer has one input", got=got, fix=fix)
-            points, trace = layer.points(points, wanted)
-            points = fitted(points, wanted)
-            traces.append(trace)
+        for blocks, wanted in self.runs(need):
+            points, first = _points_of_block(blocks[0], wanted, points)
+            points, others = _points_of_blocks(blocks[1:], wanted, points)
+            traces.append((first, others))
         return points, tuple(traces)
 
     def pairs(self, pairs: Any, left: Trace, right: Trace, need: Any) -> Any:
-        for layer, wanted, a, b in zip(self.rules, self.needs(need)[1:], left, right, strict=True):
-            pairs = fitted(layer.pairs(pairs, a, b, wanted), wanted)
+        for (blocks, wanted), a, b in zip(self.runs(need), left, right, strict=True):
+            pairs = _pairs_of_block(blocks[0], wanted, pairs, a[0], b[0])
+            pairs = _pairs_of_blocks(blocks[1:], wanted, pairs, a[1], b[1])
         return pairs
+
+    def runs(self, need: Any) -> list[tuple[list[tuple[Rule, ...]], list[Any]]]:
+        """Equal blocks of layers, first to last, with what each layer of such a block must deliver."""
+        wanted = self.needs(need)[1:]
+        kinds = [(kind_of(layer), need) for layer, need in zip(self.rules, wanted, strict=True)]
+        found = []
+        for start, period, repeats in runs(kinds):
+            starts = range(start, start + period * repeats, period)
+            found.append(([self.rules[i : i + period] for i in starts], wanted[start : start + period]))
+        return found
 
 
 @rule
@@ -115,7 +132,8 @@ class Copies(Rule):
         return merge_needs(_branches(need, self.count))
 
     def points(self, points: Points, need: Any) -> tuple[Any, Trace]:
-        return tuple(fitted(points, n) for n in _branches(need, self.count)), ()
+        copy = dataclasses.replace(points, fan_outs=points.fan_outs + 1)
+        return tuple(fitted(copy, n) for n in _branches(need, self.count)), ()
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Any) -> Any:
         return tuple(fitted(pairs, n) for n in _branches(need, self.count))
@@ -166,7 +184,7 @@ def serial(*layers: Network) -> Network:
             x = apply_layer(layer_params, x, rng=key, **kwargs)
         return x
 
-    return network(init, apply, Serial(rules))
+    return network(init, apply, Serial(_unnested(rules)))
 
 
 def parallel(*layers: Network) -> Network:
@@ -202,6 +220,12 @@ def parallel(*layers: Network) -> Network:
 def repeat(layer: Network, n: int) -> Network:
     """The same layer `n` times, with new weights each time; its output must have the shape of its input.
 
+    Kernels of equal layers are evaluated by a loop: hundreds of them compile as fast as a few.
+
+    Args:
+        layer: what is repeated.
+        n: how often; 0 makes the identity.
+
     Example:
         >>> import jax.numpy as jnp
         >>> from ntk_equiv import stax
@@ -209,7 +233,9 @@ def repeat(layer: Network, n: int) -> Network:
         >>> print(stax.repeat(block, 3).kernel_fn(jnp.ones((1, 4)), None, "nngp").round(6))
         [[1.]]
     """
-    return serial(*[layer] * positive_integer(n, "n"))
+    n = whole_number(n, "n")
+    rules_of((layer,))
+    return serial(*[layer] * n)
 
 
 def FanOut(num: int) -> Network:
@@ -236,11 +262,80 @@ def Identity() -> Network:
     return without_parameters(lambda shape: shape, lambda x: x, Unchanged())
 
 
+def _unnested(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """The layers of chains inside of a chain, one after another."""
+    lists = [layer.rules if isinstance(layer, Serial) else (layer,) for layer in rules]
+    return tuple(layer for listed in lists for layer in listed)
+
+
 def fitted(state: Any, need: Any) -> Any:
     """`state`, of one branch or several, reduced to what `need` asks for."""
     if isinstance(state, tuple):
         return tuple(fitted(s, n) for s, n in zip(state, _branches(need, len(state)), strict=True))
     return state.fitted(need)
+
+
+def _points_of_block(layers: tuple[Rule, ...], wanted: list[Any], points: Any) -> tuple[Any, Trace]:
+    traces = []
+    for layer, need in zip(layers, wanted, strict=True):
+        if isinstance(points, tuple) and not layer.takes_branches:
+            fix = "After `FanOut` put one layer for each branch into `parallel`, or join them by a fan-in."
+            got = f"{len(points)} branches before {type(layer).__name__}"
+            raise refusal("layers", expected="such that each layer has one input", got=got, fix=fix)
+        points, trace = layer.points(points, need)
+        points = fitted(points, need)
+        traces.append(trace)
+    return points, tuple(traces)
+
+
+def _points_of_blocks(blocks: list[tuple[Rule, ...]], wanted: list[Any], points: Any) -> tuple[Any, Trace]:
+    """The same for equal blocks, in a loop if possible: then samples lead in traces, and blocks come next."""
+
+    def step(state: Any, layers: tuple[Rule, ...]) -> tuple[Any, Trace]:
+        after, traces = _points_of_block(layers, wanted, _with_inputs(state, points))
+        return _with_inputs(after, None), traces
+
+    if blocks and jax.tree.leaves(points):
+        state, layers = _with_inputs(points, None), stacked(blocks, points)
+        if keeps_form(step, state, layers):
+            state, traces = lax.scan(step, state, layers, length=len(blocks))
+            return _with_inputs(state, points), jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), traces)
+    listed = []
+    for layers in blocks:
+        points, trace = _points_of_block(layers, wanted, points)
+        listed.append(trace)
+    return points, listed
+
+
+def _pairs_of_block(layers: tuple[Rule, ...], wanted: list[Any], pairs: Any, left: Trace, right: Trace) -> Any:
+    for layer, need, a, b in zip(layers, wanted, left, right, strict=True):
+        pairs = fitted(layer.pairs(pairs, a, b, need), need)
+    return pairs
+
+
+def _pairs_of_blocks(blocks: list[tuple[Rule, ...]], wanted: list[Any], pairs: Any, left: Trace, right: Trace) -> Any:
+    def step(pairs: Any, inputs: Any) -> tuple[Any, None]:
+        layers, a, b = inputs
+        return _pairs_of_block(layers, wanted, pairs, a, b), None
+
+    if isinstance(left, tuple):  # Stacked by a loop, otherwise a list.
+        sides = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), (left, right))
+        inputs = (stacked(blocks, pairs), *sides)
+        if keeps_form(step, pairs, inputs):
+            return lax.scan(step, pairs, inputs, length=len(blocks))[0]
+        left, right = ([jax.tree.map(itemgetter(i), side) for i in range(len(blocks))] for side in sides)
+    for layers, a, b in zip(blocks, left, right, strict=True):
+        pairs = _pairs_of_block(layers, wanted, pairs, a, b)
+    return pairs
+
+
+def _with_inputs(points: Any, source: Any) -> Any:
+    """`points`, of one branch or several, with the inputs that `source` knows, or none: loops need not carry them."""
+    if isinstance(points, tuple):
+        return tuple(_with_inputs(p, source) for p in points)
+    source = source[0] if isinstance(source, tuple) else source
+    nodes, adjacency = (None, None) if source is None else (source.nodes, source.adjacency)
+    return dataclasses.replace(points, nodes=nodes, adjacency=adjacency)
 
 
 def _branches(value: Any, count: int) -> tuple:

@@ -17,8 +17,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ntk_equiv._check import positive_integer, refusal, scalar
+from ntk_equiv._check import positive_integer, scalar
 from ntk_equiv._typing import Array, Scalar
+from ntk_equiv.stax._axes import check_axes, with_channels_at
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, network
 from ntk_equiv.stax._parameterization import Parameterization, weights
@@ -98,11 +99,12 @@ def Dense(
         W_std: standard deviation of the weights, before division by the square root of the fan-in.
         b_std: standard deviation of the biases; `None` for no bias.
         batch_axis: 0, the only choice.
-        channel_axis: -1, the only choice.
+        channel_axis: that of the last axis, -1 or its number.
         parameterization: "ntk" (weights are standard normal and scaled in the layer) or "standard" (weights are drawn
             to scale, as in most other libraries). Both have the same 𝒦, and each a Θ of its own.
         s: in standard parameterization, factors by which the widths of input and output are multiplied without a
             change of the kernels: the layer has s[1] · out_dim outputs, and expects s[0] times the inputs that count.
+            Without effect in NTK parameterization, where no kernel depends on widths.
 
     Example:
         >>> init_fn, apply_fn, kernel_fn = Dense(3, W_std=2.0, b_std=1.0)
@@ -129,12 +131,12 @@ def Dense(
         W, b = weights(params, x)
         return form.output(x @ W, b, x.shape[-1], W_std, b_std)
 
-    return network(init, apply, Affine(*variances, outputs, form))
+    return with_channels_at(channel_axis, network(init, apply, Affine(*variances, outputs, form)))
 
 
 @jax.custom_jvp
 def _share(part: Array, rest: Array) -> Array:
-    """part / (part + rest), and 0 where both vanish."""
+    """Part / (part + rest), and 0 where both vanish."""
     return part / jnp.where(part + rest > 0, part + rest, 1)
 
 
@@ -144,17 +146,6 @@ def _share_jvp(primals: tuple, tangents: tuple) -> tuple:
     (part, rest), (d_part, d_rest) = primals, tangents
     total = jnp.where(part + rest > 0, part + rest, 1)
     return _share(part, rest), (_share(rest, part) * d_part - _share(part, rest) * d_rest) / total
-
-
-def check_axes(batch_axis: int, channel_axis: int) -> None:
-    """Refuse any axis order but samples first, channels last."""
-    if batch_axis != 0 or channel_axis != -1:
-        raise refusal(
-            "batch_axis, channel_axis",
-            expected="0 and -1: samples first, channels last",
-            got=f"{batch_axis} and {channel_axis}",
-            fix="Move the axes of the inputs with `jnp.moveaxis`.",
-        )
 
 
 def variance(std: Any, argument: str) -> Any:

@@ -5,11 +5,11 @@
     channels joined  𝒦' = Σ_i w_i 𝒦_i / Σ_i w_i       Θ' likewise
     positions joined 𝒦' = 𝒦_i(s, s') within a branch, 0 between branches; Θ' likewise
 
-Branches that end with weights of their own have independent outputs of mean zero; the first, second and last line need
-that (of all branches but one, for sums and products). Branches that end with an activation are refused there; copies
-of one Gaussian branch, such as `Identity` twice after `Dense`, are not recognised and must not be made. The third line
-needs nothing of the kind, because what follows mixes channels with independent weights; it depends on the widths w_i
-of the finite branches.
+Branches that have weights of their own have independent outputs, of mean zero if they end with them. A product needs
+independence of all branches but one; a sum needs mean zero too, and so do joined positions, of all branches. So
+branches that end with an activation may be multiplied but not added, and copies of one branch, such as `Identity` twice
+after `Dense`, neither. The third line needs nothing of the kind, because what follows mixes channels with independent
+weights; it depends on the widths w_i of the finite branches.
 """
 
 import dataclasses
@@ -45,9 +45,10 @@ class Sum(FanIn):
 
     def points(self, points: tuple[Points, ...], need: Any) -> tuple[Points, Trace]:
         _check_terms(points, "FanInSum")
+        _check_one([not p.gaussian or p.fan_outs > 0 for p in points], "ends without weights")
         cov = _added([p.cov for p in points])
         gaussian, wide = all(p.gaussian for p in points), any(p.wide for p in points)
-        summed = dataclasses.replace(points[0], gaussian=gaussian, wide=wide)
+        summed = dataclasses.replace(points[0], gaussian=gaussian, wide=wide, fan_outs=_closed(points))
         return summed.with_cov(cov, full=points[0].full), ()
 
     def pairs(self, pairs: tuple[Pairs, ...], left: Trace, right: Trace, need: Any) -> Pairs:
@@ -61,8 +62,10 @@ class Product(FanIn):
 
     def points(self, points: tuple[Points, ...], need: Any) -> tuple[Points, Trace]:
         _check_terms(points, "FanInProd")
+        _check_one([p.fan_outs > 0 for p in points], "has no weights of its own")
         alone = len(points) == 1 and points[0].gaussian
-        product = dataclasses.replace(points[0], gaussian=alone, wide=any(p.wide for p in points))
+        wide = any(p.wide for p in points)
+        product = dataclasses.replace(points[0], gaussian=alone, wide=wide, fan_outs=_closed(points))
         cov = points[0].cov
         for branch in points[1:]:
             cov = None if cov is None or branch.cov is None else cov * branch.cov
@@ -94,18 +97,18 @@ class Joined(FanIn):
     def points(self, points: tuple[Points, ...], need: Any) -> tuple[Points, Trace]:
         _check_several(points, "FanInConcat")
         wide, covs = any(p.wide for p in points), [jnp.asarray(p.cov) for p in points]
-        axis = self.spatial(len(points[0].grid))
+        axis, closed = self.spatial(len(points[0].grid)), _closed(points)
         if axis is None:
             widths = _widths(points)
             shares = [width / sum(widths) for width in widths]
             cov = _added([share * cov for share, cov in zip(shares, covs, strict=True)])
-            joined = dataclasses.replace(points[0], gaussian=False, channels=sum(widths), wide=wide)
+            joined = dataclasses.replace(points[0], gaussian=False, channels=sum(widths), wide=wide, fan_outs=closed)
             shape = (covs[0].shape[0], *[1] * len(points[0].grid))
             return joined.with_cov(cov, full=points[0].full), tuple(jnp.full(shape, s, cov.dtype) for s in shares)
         _check_positions(points, axis)
         grid = list(points[0].grid)
         grid[axis] = sum(p.grid[axis] for p in points)
-        joined = dataclasses.replace(points[0], grid=tuple(grid), wide=wide)
+        joined = dataclasses.replace(points[0], grid=tuple(grid), wide=wide, fan_outs=closed)
         full = points[0].full
         return joined.with_cov(_blocks(covs, 1, axis, full=full), full=full), ()
 
@@ -158,8 +161,9 @@ def FanInSum() -> Network:
 def FanInProd() -> Network:
     """The product of all branches, entry by entry.
 
-    At most one of them may end without a layer with weights, such as the gate of a gated network. The product is not
-    Gaussian, so the next activation comes after the next layer with weights.
+    All of them but one must have a layer with weights, so that they are independent; an activation may follow it, as in
+    the gate of a gated network. The product is not Gaussian, so the next activation comes after the next layer with
+    weights.
 
     Example:
         >>> from ntk_equiv import stax
@@ -276,13 +280,22 @@ def _check_terms(points: tuple[Points, ...], name: str) -> None:
     if len(set(widths) - {None}) > 1:
         fix = "Branches are combined channel by channel: let them end with layers of one width."
         raise refusal("layers", expected="branches of equal width", got=f"widths {widths}", fix=fix)
-    if sum(not p.gaussian for p in points) > 1:
+
+
+def _check_one(dependent: list[bool], what: str) -> None:
+    """Refuse more than one branch that may be correlated with the others."""
+    if sum(dependent) > 1:
         raise refusal(
             "layers",
-            expected="branches of which at most one ends without weights",
-            got=f"{sum(not p.gaussian for p in points)} such branches",
-            fix="End the others with Dense or Conv; outputs of activations are correlated, so kernels do not add up.",
+            expected=f"branches of which at most one {what}",
+            got=f"{sum(dependent)} such branches",
+            fix="Put Dense or Conv into the others, for sums at their ends: correlated branches have no such kernels.",
         )
+
+
+def _closed(points: tuple[Points, ...]) -> int:
+    """How many fan-outs are still open once these branches are one."""
+    return max(0, max(p.fan_outs for p in points) - 1)
 
 
 def _check_positions(points: tuple[Points, ...], axis: int) -> None:
@@ -291,10 +304,11 @@ def _check_positions(points: tuple[Points, ...], axis: int) -> None:
     if len(set(others)) > 1:
         fix = "Adjust strides, padding and widths."
         raise refusal("layers", expected="branches equal but for the joined axis", got=f"{others}", fix=fix)
-    if not all(p.gaussian for p in points):
+    dependent = sum(not p.gaussian or p.fan_outs > 0 for p in points)
+    if dependent:
         raise refusal(
             "layers",
             expected="branches that all end with weights where positions are joined",
-            got=f"{sum(not p.gaussian for p in points)} that do not",
+            got=f"{dependent} that do not",
             fix="End each with Dense or Conv; kernels between positions of different branches are unknown otherwise.",
         )

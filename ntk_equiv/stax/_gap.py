@@ -28,7 +28,7 @@ def cosine(
     q2: Float[Array, "..."],
     inverse_root2: Float[Array, "..."],
 ) -> Float[Array, "..."]:
-    """k / √(q q') from 1/√q and 1/√q', which are 0 for samples that vanish.
+    """K / √(q q') from 1/√q and 1/√q', which are 0 for samples that vanish.
 
     >>> one = jnp.ones(1)
     >>> print(cosine(3 * one, 4 * one, one / 2, 9 * one, one / 3))
@@ -56,7 +56,7 @@ def squared_distance(
     q2: Float[Array, "..."],
     root2: Float[Array, "..."],
 ) -> Float[Array, "..."]:
-    """q + q' − 2k, and with −k and 2 − gap in their places q + q' + 2k.
+    """Q + q' − 2k, and with −k and 2 − gap in their places q + q' + 2k.
 
     >>> one = jnp.ones(1)
     >>> print(squared_distance(6 * one, 0 * one, 4 * one, 2 * one, 9 * one, 3 * one))
@@ -73,7 +73,7 @@ def _squared_distance_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 
 def saturation(beta: Float[Array, ""], q: Float[Array, "*shape"], root: Float[Array, "*shape"]) -> dict[str, Array]:
-    """s (`scale`), s² (`plain`, and raised `rest`) and w² (`share`, raised by the root) of samples.
+    """S (`scale`), s² (`plain`, and raised `rest`) and w² (`share`, raised by the root) of samples.
 
     >>> scale, rest, plain, share = saturation(jnp.array(1.0), jnp.array([3.0]), jnp.array([3.0**0.5])).values()
     >>> print(scale, plain, rest / RAISED, share / RAISED**0.5)

@@ -35,15 +35,18 @@ class Graph(NamedTuple):
         """A checked graph; an adjacency `[nodes, nodes]` without sample axis is shared by all samples."""
         nodes = floating(nodes, "nodes")
         graph = with_own_adjacency(cls(nodes, jnp.asarray(real_array(adjacency, "adjacency"), nodes.dtype)))
-        if graph.adjacency.ndim == 2 * nodes.ndim - 3:
+        if graph.adjacency.ndim == 2 * nodes.ndim - 3 or graph.adjacency.shape[:1] != nodes.shape[:1]:
             check_adjacency(graph.adjacency, nodes.shape[0], nodes.shape[1:-1])
         return graph
 
 
 def with_own_adjacency(graph: Graph) -> Graph:
-    """`graph` with one adjacency for each sample, also where one was given for all."""
+    """`graph` with one adjacency for each sample, also where one was given for all.
+
+    That one has the shape of the grid twice; others have an axis of samples first, in whatever form `to_dense` takes.
+    """
     nodes, adjacency = floating(graph.nodes, "nodes"), jnp.asarray(real_array(graph.adjacency, "adjacency"))
-    if adjacency.ndim == 2 * (nodes.ndim - 2):
+    if adjacency.shape == nodes.shape[1:-1] * 2:
         adjacency = jnp.broadcast_to(adjacency, nodes.shape[:1] + adjacency.shape)
     return Graph(nodes, adjacency)
 

@@ -8,9 +8,8 @@ repeated from tile to tile.
 """
 
 import math
-from collections import namedtuple
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,12 +18,22 @@ from jax import lax
 
 from ntk_equiv._check import canonical_get, floating, positive_integer, real_array, refusal, same_shape
 from ntk_equiv._pytrees import dataclass_pytree
-from ntk_equiv._typing import Array, Get, Inputs, Kernel
+from ntk_equiv._typing import Array, Get, Inputs, Kernel, select
 from ntk_equiv.stax._arc import SNAP, snapped
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._graph_input import Graph, as_graph, with_own_adjacency
 from ntk_equiv.stax._rule import Rule
-from ntk_equiv.stax._state import COVARIANCE, NOTHING, Need, Pairs, Points, materialize, power_of_two, safe_sqrt
+from ntk_equiv.stax._state import (
+    COVARIANCE,
+    NOTHING,
+    Fixed,
+    Need,
+    Pairs,
+    Points,
+    materialize,
+    power_of_two,
+    safe_sqrt,
+)
 
 OUTPUT = Need(full_pairs=True, stored=False)
 # Inner products of more terms than this can be off by more than activations take for rounding.
@@ -88,14 +97,14 @@ class KernelFn:
 
     def pairs(self, left: Any, right: Any, get: Get = None) -> Any:
         """Kernels of all pairs of samples, from what `points` returned for each side."""
-        _check_same_features(left["nodes"], right["nodes"])
+        _check_same_shape(left["shape"].value, right["shape"].value)
         return _pairs(self.rule, left, right, canonical_get(get))
 
     def entries_per_pair(self, x: Inputs) -> int:
         """How many numbers one pair of samples occupies at the widest layer, for choosing a tile size."""
-        grid = nodes_of(x).shape[1:-1]
-        positions = math.prod(grid) * self.rule.widening()
-        return positions**2 if _input_need(self.rule).full_pairs else positions
+        rule, x = _flattened(self.rule, x)
+        positions = math.prod(nodes_of(x).shape[1:-1]) * rule.widening()
+        return positions**2 if _input_need(rule).full_pairs else positions
 
     def radial(self, q1: Array, q2: Array, cosine: Array, get: Get = None) -> Any:
         """Kernels as a function of mean squared norms and cosine, entry by entry.
@@ -159,8 +168,12 @@ def _check_inputs(x: Inputs, argument: str) -> Inputs:
 
 def _check_same_features(x1: Inputs, x2: Inputs) -> None:
     """Refuse two batches whose samples differ in shape."""
-    shape1, shape2 = nodes_of(x1).shape[1:], nodes_of(x2).shape[1:]
-    if shape1 != shape2 or isinstance(x1, Graph) != isinstance(x2, Graph):
+    graphs = isinstance(x1, Graph), isinstance(x2, Graph)
+    _check_same_shape(nodes_of(x1).shape[1:], nodes_of(x2).shape[1:], alike=graphs[0] == graphs[1])
+
+
+def _check_same_shape(shape1: tuple[int, ...], shape2: tuple[int, ...], *, alike: bool = True) -> None:
+    if shape1 != shape2 or not alike:
         raise refusal(
             "x2",
             expected=f"samples like those of `x1`, of shape {shape1}",
@@ -179,16 +192,17 @@ def _two_patterns(pattern: Any) -> tuple[Any, Any]:
     return pattern[0], pattern[1]
 
 
-def select(kernel: Kernel, get: str | tuple[str, ...]) -> Any:
-    """What `get` names: one array, or a named tuple with those fields in the order asked for."""
-    if isinstance(get, str):
-        return getattr(kernel, get)
-    return _record(get)(*(getattr(kernel, name) for name in get))
+def _flattened(rule: Rule, x: Inputs) -> tuple[Rule, Inputs]:
+    """Rule and inputs; if the network flattens them first, vectors and the rest of the network.
 
-
-@cache
-def _record(names: tuple[str, ...]) -> Any:
-    return Kernel if names == Kernel._fields else namedtuple("Kernel", names)
+    The inner products of vectors are one product of matrices, where those of all positions would be kept apart first.
+    """
+    rest = rule.after_flattening()
+    if rest is None:
+        return rule, x
+    nodes = nodes_of(x)
+    vectors = nodes.reshape(nodes.shape[0], math.prod(nodes.shape[1:]))
+    return rest, Graph(vectors, x.adjacency) if isinstance(x, Graph) else vectors
 
 
 def _input_need(rule: Rule) -> Need:
@@ -204,14 +218,15 @@ def _evaluate(rule: Rule, x1: Inputs, x2: Inputs | None, get: Any) -> Any:
     left = _points(rule, x1)
     right = left if x2 is None else _points(rule, x2)
     # Row factors are computed once per sample here, not once per pair inside the loops that use them.
-    left, right = materialize((left, right), jnp.square(nodes_of(x1)))
+    left, right = materialize((left, right), nodes_of(x1))
     return _pairs(rule, left, right, get)
 
 
 @jax.jit
 def _points(rule: Rule, x: Inputs) -> Any:
-    need = _input_need(rule)
-    nodes = nodes_of(x)
+    shape = nodes_of(x).shape[1:]
+    rule, x = _flattened(rule, x)
+    need, nodes = _input_need(rule), nodes_of(x)
     adjacency = x.adjacency if isinstance(x, Graph) else None
     # Squares of inputs in units of their own size neither overflow nor underflow.
     unit = power_of_two(jnp.max(jnp.abs(nodes), -1))
@@ -233,13 +248,15 @@ def _points(rule: Rule, x: Inputs) -> Any:
         channels=nodes.shape[-1],
     )
     _, trace = rule.points(points, OUTPUT)
+    known = {"trace": trace, "shape": Fixed(shape)}
     if not _by_cosines(need, nodes):
-        return {"nodes": nodes, "trace": trace}
-    return {"nodes": scaled, "root": unit * root, "inverse_root": 1 / root, "trace": trace}
+        return {"nodes": nodes, **known}
+    return {"nodes": scaled, "root": unit * root, "inverse_root": 1 / root, **known}
 
 
 @partial(jax.jit, static_argnames="get")
 def _pairs(rule: Rule, left: Any, right: Any, get: Any) -> Any:
+    rule = rule.after_flattening() or rule
     need = _input_need(rule)
     full = need.full_pairs and left["nodes"].ndim > 2
     nngp = _covariance(left["nodes"], right["nodes"], paired=False, full=full)

@@ -16,8 +16,8 @@ import numpy as np
 
 from ntk_equiv._check import is_listed, refusal, scalar
 from ntk_equiv._typing import Array, Scalar
+from ntk_equiv.stax._axes import check_axes, with_channels_at
 from ntk_equiv.stax._certificate import EVERYTHING, NOTHING_BUT_SMOOTH, Certificate
-from ntk_equiv.stax._dense import check_axes
 from ntk_equiv.stax._network import Network, without_parameters
 from ntk_equiv.stax._rule import Rule, Trace, rule, static
 from ntk_equiv.stax._state import VARIANCE, Need, Pairs, Points, in_precision, inverse_root
@@ -78,7 +78,7 @@ def LayerNorm(
             Samples are not normalised together: kernels of a pair would depend on the other samples.
         eps: added to the variance.
         batch_axis: 0, the only choice.
-        channel_axis: -1, the only choice.
+        channel_axis: that of the last axis, -1 or its number.
 
     Example:
         >>> from ntk_equiv import stax
@@ -100,7 +100,7 @@ def LayerNorm(
         mean, variance = jnp.mean(x, together, keepdims=True), jnp.var(x, together, keepdims=True)
         return (x - mean) / jnp.sqrt(variance + in_precision(eps, x))
 
-    return without_parameters(lambda shape: shape, apply, Normalization(eps, axes))
+    return with_channels_at(channel_axis, without_parameters(lambda shape: shape, apply, Normalization(eps, axes)))
 
 
 def _as_axes(axis: Any) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ntk_equiv._check import floating, random_key, refusal
+from ntk_equiv._check import floating, random_key, refusal, shown
 from ntk_equiv._typing import Array, Inputs
 from ntk_equiv.stax._graph_input import Graph, with_own_adjacency
 from ntk_equiv.stax._kernel_fn import KernelFn
@@ -60,12 +60,13 @@ def network(init: Callable, apply: Callable, rule: Rule) -> Network:
         random_key(key)
         return init(key, input_shape if rule.takes_branches else _input_shape(input_shape))
 
-    def apply_fn(params: Any, x: Any, *, pattern: Any = None, **kwargs: Any) -> Any:
+    def apply_fn(params: Any, x: Any, *, rng: Any = None, pattern: Any = None, **others: Any) -> Any:
+        _check_others(others)
         if isinstance(x, Graph):
             x, pattern = with_own_adjacency(x)
         elif not rule.takes_branches:
             x = floating(x, "x")
-        return apply(params, x, pattern=pattern, **kwargs)
+        return apply(params, x, rng=rng, pattern=pattern)
 
     return Network(init_fn, apply_fn, KernelFn(rule))
 
@@ -93,6 +94,18 @@ def rules_of(layers: tuple[Any, ...]) -> tuple[Rule, ...]:
             )
         rules.append(layer[2].rule)
     return tuple(rules)
+
+
+def _check_others(others: dict[str, Any]) -> None:
+    """Refuse keywords that other libraries know, unless they ask for nothing."""
+    for name, value in others.items():
+        if value is not None:
+            raise refusal(
+                name,
+                expected="left out: `apply_fn` knows the keywords `rng` and `pattern`",
+                got=shown(value),
+                fix="Nothing is masked here: pass samples of equal size, or graphs whose missing nodes have no edges.",
+            )
 
 
 def _input_shape(shape: Any) -> tuple[int, ...]:

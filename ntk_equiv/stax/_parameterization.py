@@ -41,10 +41,7 @@ class Parameterization:
         if len(factors) != 2:
             raise refusal("s", expected="two factors, for input and output", got=s, fix="Pass for example (1, 1).")
         into, out = factors
-        if not standard and (into, out) != (1, 1):
-            fix = 'Widths are scaled in standard parameterization alone: parameterization="standard".'
-            raise refusal("s", expected="(1, 1) in NTK parameterization", got=tuple(s), fix=fix)
-        return cls(standard, (into, out))
+        return cls(standard, (into, out) if standard else (1, 1))
 
     def outputs(self, width: int) -> int:
         """The number of outputs of the finite network."""
@@ -68,7 +65,7 @@ class Parameterization:
         y = product / self.s[0] ** 0.5 if self.standard else in_precision(W_std, product) / fan_in**0.5 * product
         if b is None:
             return y
-        b = b.reshape((1,) * (y.ndim - 1) + b.shape)
+        b = b.reshape((1,) * (y.ndim - 1) + y.shape[-1:])
         return y + b if self.standard else y + in_precision(b_std, b) * b
 
 
@@ -84,4 +81,8 @@ def weights(params: Any, x: Array) -> tuple[Array, Array | None]:
     if x.ndim == 0 or x.shape[-1] != W.shape[-2]:
         fix = "The last axis counts the features, as in the shape that `init_fn` was given."
         raise refusal("x", expected=f"inputs of {W.shape[-2]} features", got=f"shape {x.shape}", fix=fix)
+    # Others, neural-tangents among them, keep axes of length one in front.
+    if b is not None and b.shape != (1,) * (b.ndim - 1) + W.shape[-1:]:
+        fix = "Pass what `init_fn` of the same network returned as its second value, then the inputs."
+        raise refusal("params", expected=f"biases of {W.shape[-1]} outputs", got=f"shape {b.shape}", fix=fix)
     return W, b

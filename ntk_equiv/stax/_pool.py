@@ -15,9 +15,10 @@ import jax.numpy as jnp
 
 from ntk_equiv._check import boolean, refusal
 from ntk_equiv._typing import Array
-from ntk_equiv.stax._dense import check_axes
+from ntk_equiv.stax._axes import check_axes, with_channels_at
+from ntk_equiv.stax._combinators import Unchanged
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import Linear, Trace, needs_all_positions, rule, static
+from ntk_equiv.stax._rule import Linear, Rule, Trace, needs_all_positions, rule, static
 from ntk_equiv.stax._state import VARIANCE, Need, Pairs, Points
 from ntk_equiv.stax._window import Window
 
@@ -84,6 +85,9 @@ class Flattening(Linear):
     def need(self, need: Need) -> Need:
         return Need(False, VARIANCE if need.points else need.points)
 
+    def after_flattening(self) -> Rule:
+        return Unchanged()
+
     def output(self, points: Points) -> Points:
         # Features are no longer exchangeable, so the next layer may not be an activation.
         channels = None if points.channels is None else points.channels * math.prod(points.grid)
@@ -109,7 +113,7 @@ def AvgPool(
         padding: "VALID", "SAME" or "CIRCULAR".
         normalize_edges: divide by the number of cells inside the input instead of by the size of the window.
         batch_axis: 0, the only choice.
-        channel_axis: -1, the only choice.
+        channel_axis: that of the last axis, -1 or its number.
 
     Example:
         >>> _, apply_fn, kernel_fn = AvgPool((2,), strides=(2,))
@@ -198,14 +202,16 @@ def _window_pool(
     window = Window.of(shape, strides, padding, "window_shape")
     # On a torus there are no edges.
     pool = WindowPool(window, average, boolean(normalize_edges, "normalize_edges") and padding != "CIRCULAR")
-    return without_parameters(lambda s: (s[0], *window.output(tuple(s[1:-1])), s[-1]), pool.apply, pool)
+    shape_after = lambda s: (s[0], *window.output(tuple(s[1:-1])), s[-1])  # noqa: E731
+    return with_channels_at(channel_axis, without_parameters(shape_after, pool.apply, pool))
 
 
 def _global_pool(average: bool, batch_axis: int, channel_axis: int) -> Network:
     check_axes(batch_axis, channel_axis)
     reduce = jnp.mean if average else jnp.sum
-    return without_parameters(
+    pool = without_parameters(
         lambda shape: (shape[0], shape[-1]),
         lambda x: reduce(x, axis=tuple(range(1, x.ndim - 1))),
         GlobalPool(average),
     )
+    return with_channels_at(channel_axis, pool)

@@ -57,9 +57,20 @@ class Embedding:
         return inputs if self.channels is None else self.channels
 
     def shares(self, points: Points) -> tuple[float, float]:
-        """The factors of 𝒦 and of σ_e² R."""
+        """The factors of 𝒦 and of σ_e² R.
+
+        They are those of means over channels, which are no longer random when there are infinitely many: of the input,
+        or of embeddings beside it whose number the caller has chosen.
+        """
         if self.kind == "NONE":
             return 1.0, 0.0
+        if not points.wide and (self.kind == "SUM" or self.channels is None):
+            raise refusal(
+                "pos_emb_type",
+                expected='"NONE" on inputs, or "CONCAT" with n_chan_pos_emb',
+                got=f'"{self.kind}", as many channels of embeddings as the inputs have',
+                fix="Their number is finite, so kernels would be random. Put a Dense or Conv layer before it.",
+            )
         if self.kind == "SUM" and self.channels is None:
             return 1.0, 1.0
         inputs = points.width()

@@ -9,27 +9,33 @@ where κ₁ and κ₀ are the normalised arc-cosine kernels. g' is the gap after
 layers, it keeps its relative precision through any depth, where 1 − k' / (√q' √q'') would lose it.
 """
 
-import math
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ntk_equiv._check import boolean, real_number
+from ntk_equiv._check import boolean, scalar
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._arc import arc_cosine_kernels
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import CosineActivation, Trace, rule, static
-from ntk_equiv.stax._state import Need, Pairs, Points, materialize
+from ntk_equiv.stax._rule import CosineActivation, Trace, rule
+from ntk_equiv.stax._state import Need, Pairs, Points, in_precision, materialize, safe_sqrt
 
 
 @rule
 class PiecewiseLinear(CosineActivation):
-    """Two slopes, meeting at zero."""
+    """Two slopes a and b, meeting at zero: bend (b − a)²/2, slope a b and moment (a² + b²)/2, their sum."""
 
-    a: float = static()
-    b: float = static()
+    bend: Any
+    slope: Any
+    moment: Any
+
+    @classmethod
+    def of(cls, a: Any, b: Any) -> "PiecewiseLinear":
+        """The activation with slope a for negative and b for positive inputs."""
+        return cls((b - a) ** 2 / 2, a * b, (a**2 + b**2) / 2)
 
     @property
     def certificate(self) -> Certificate:
@@ -37,7 +43,7 @@ class PiecewiseLinear(CosineActivation):
         return Certificate(dot_product=True, nonnegative=True, smooth=False)
 
     def second_moment(self, q: Array) -> Array:
-        return (self.a**2 + self.b**2) / 2 * q
+        return jnp.asarray(self.moment, q.dtype) * q
 
     def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
         after, trace = super().points(points, need)
@@ -47,14 +53,14 @@ class PiecewiseLinear(CosineActivation):
         return after.with_cov(self.second_moment(points.cov), residue=residue, root=after.root), trace
 
     def deviation(self, root: Array) -> Array:
-        return math.sqrt((self.a**2 + self.b**2) / 2) * root
+        return safe_sqrt(jnp.asarray(self.moment, root.dtype)) * root
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         on_left, on_right = jax.tree.map(pairs.on_left, left), jax.tree.map(pairs.on_right, right)
         gap = self.gap(pairs, on_left, on_right)
-        bend, slope, moment = (self.b - self.a) ** 2 / 2, self.a * self.b, (self.a**2 + self.b**2) / 2
+        bend, slope, moment = (jnp.asarray(v, gap.dtype) for v in (self.bend, self.slope, self.moment))
         one_minus_k1, k0 = arc_cosine_kernels(gap)
-        gap = (bend * one_minus_k1 + slope * gap) / (moment or 1)
+        gap = (bend * one_minus_k1 + slope * gap) / jnp.where(moment > 0, moment, 1)
         ntk = None if pairs.ntk is None else pairs.ntk * (bend * k0 + slope)
         if need.gap:
             gap, ntk = materialize((gap, ntk), left["q"])
@@ -78,11 +84,13 @@ def ABRelu(a: Scalar, b: Scalar, do_stabilize: bool = False) -> Network:
         >>> print(apply_fn((), jnp.array([[-1.0, 1.0]])))
         [[-0.5  2. ]]
     """
-    a, b = real_number(a, "a"), real_number(b, "b")
+    a, b = scalar(a, "a"), scalar(b, "b")
     boolean(do_stabilize, "do_stabilize")
-    return without_parameters(
-        lambda shape: shape, lambda x: a * jnp.minimum(x, 0) + b * jnp.maximum(x, 0), PiecewiseLinear(a, b)
-    )
+
+    def apply(x: Array) -> Array:
+        return in_precision(a, x) * jnp.minimum(x, 0) + in_precision(b, x) * jnp.maximum(x, 0)
+
+    return without_parameters(lambda shape: shape, apply, PiecewiseLinear.of(a, b))
 
 
 def Relu(do_stabilize: bool = False) -> Network:
@@ -106,7 +114,7 @@ def LeakyRelu(alpha: Scalar, do_stabilize: bool = False) -> Network:
         >>> print(apply_fn((), jnp.array([[-1.0, 1.0]])))
         [[-0.1  1. ]]
     """
-    return ABRelu(real_number(alpha, "alpha"), 1.0, do_stabilize)
+    return ABRelu(scalar(alpha, "alpha"), 1.0, do_stabilize)
 
 
 def Abs(do_stabilize: bool = False) -> Network:

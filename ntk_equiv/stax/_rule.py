@@ -64,6 +64,10 @@ class Rule:
         """By how much the number of positions may grow on the way through, for choosing a tile size."""
         return 1
 
+    def after_flattening(self) -> "Rule | None":
+        """What is left to do on flattened inputs, if this begins with flattening them."""
+        return None
+
     def trace(self, points: Any) -> Trace:
         """What `pairs` will want to know about each sample: a pytree of arrays `[n, ...]`."""
         return ()
@@ -124,7 +128,7 @@ class Trainable(Linear):
     parameterization: Parameterization = NTK
 
     def output(self, points: Points) -> Points:
-        return dataclasses.replace(points, gaussian=True, channels=self.channels, wide=True)
+        return dataclasses.replace(points, gaussian=True, channels=self.channels, wide=True, fan_outs=0)
 
     def fan_in(self, points: Points) -> int:
         """How many inputs each output sums over."""
@@ -228,10 +232,14 @@ class CosineActivation(Activation):
         return dataclasses.replace(super().need(need), gap=True)
 
     def gap(self, pairs: Pairs, left: dict[str, Array], right: dict[str, Array]) -> Array:
-        """The gap of the cosine that came along, or else that of 𝒦; the factors come ready to broadcast against it."""
-        if pairs.gap is not None:
-            return pairs.gap
-        return gap_of(cosine(pairs.nngp, left["q"], left["inverse_root"], right["q"], right["inverse_root"]))
+        """The gap of the cosine that came along, or else that of 𝒦; the factors come ready to broadcast against it.
+
+        A signal that vanishes has no direction: its cosines count as 0, which gives φ' at zero the mean of both sides,
+        as automatic differentiation does in finite networks. Layers on the way pass on what they were given.
+        """
+        if pairs.gap is None:
+            return gap_of(cosine(pairs.nngp, left["q"], left["inverse_root"], right["q"], right["inverse_root"]))
+        return jnp.where((left["inverse_root"] > 0) & (right["inverse_root"] > 0), pairs.gap, 1)
 
 
 class SmoothActivation(CosineActivation):

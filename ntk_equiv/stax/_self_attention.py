@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from ntk_equiv._check import boolean, one_of, positive_integer
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._attention import MECHANISMS, FixedWeights, GaussianScores, NoKernels
-from ntk_equiv.stax._dense import check_axes, variance
+from ntk_equiv.stax._axes import check_axes, with_channels_at
+from ntk_equiv.stax._dense import variance
 from ntk_equiv.stax._network import Network, network
 from ntk_equiv.stax._positional import Embedding
 from ntk_equiv.stax._rule import Rule
@@ -125,7 +126,7 @@ def GlobalSelfAttention(
         W_pos_emb_std: standard deviation of embeddings.
         val_pos_emb: whether values see the embeddings too.
         batch_axis: 0, the only choice.
-        channel_axis: -1, the only choice.
+        channel_axis: that of the last axis, -1 or its number.
 
     Example:
         >>> init_fn, apply_fn, kernel_fn = GlobalSelfAttention(4, 8, 8, n_heads=2)
@@ -156,4 +157,4 @@ def GlobalSelfAttention(
         embedding_std=W_pos_emb_std,
         embedded_values=boolean(val_pos_emb, "val_pos_emb"),
     )
-    return network(heads.init, heads.apply, heads.limit())
+    return with_channels_at(channel_axis, network(heads.init, heads.apply, heads.limit()))

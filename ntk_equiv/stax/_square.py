@@ -17,7 +17,7 @@ import numpy as np
 
 from ntk_equiv._check import one_of, refusal
 from ntk_equiv._typing import Array
-from ntk_equiv.stax._window import Window
+from ntk_equiv.stax._window import Window, channels_first_hint
 
 ORDERS = {"C4": 4, "D4": 8}
 
@@ -70,6 +70,7 @@ class SquareGroup:
         if len(grid) != expected or grid[0] != grid[1] or (lifted and grid[2] != self.order):
             axes = f"[n, h, h, {self.order}, channels], features on the group {self.name}" if lifted else None
             fix = "Put `LiftingConv` before it." if lifted else "Pad or crop the images; on features use `GroupConv`."
+            fix += channels_first_hint(grid)
             raise refusal("x", expected=axes or "[n, h, h, channels], square images", got=f"positions {grid}", fix=fix)
         return grid[0], grid[1]
 

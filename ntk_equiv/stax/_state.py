@@ -48,6 +48,8 @@ class Points:
         nodes: the inputs themselves, by which samples are told apart.
         channels: the number of features in the finite network.
         wide: whether that number goes to infinity.
+        fan_outs: how many fan-outs there were since the last layer with weights and have not been closed by a fan-in:
+            with none, the signal is independent of that of other branches.
     """
 
     cov: Array | None
@@ -60,13 +62,13 @@ class Points:
     root: Array | None = None
     channels: int | None = dataclasses.field(default=None, metadata={"static": True})
     wide: bool = dataclasses.field(default=False, metadata={"static": True})
+    fan_outs: int = dataclasses.field(default=0, metadata={"static": True})
 
     def variance(self) -> Array:
-        """q(x, s), `[n, *grid]`."""
+        """q(x, s), `[n, *grid]`; where terms cancel, rounding may leave less than nothing, which counts as zero."""
         assert self.cov is not None, "a layer asked for a variance that it did not declare in `need`"
-        if self.full:
-            return diagonal(self.cov, 1)
-        return self.cov if self.residue is None else self.cov + self.residue
+        q = diagonal(self.cov, 1) if self.full else self.cov if self.residue is None else self.cov + self.residue
+        return jnp.where(q < 0, 0, q)  # `maximum` would halve derivatives at zero.
 
     def deviation(self) -> Array:
         """√q(x, s), `[n, *grid]`."""
@@ -222,10 +224,12 @@ def materialize(tree: Any, witness: Array) -> Any:
 
     XLA on CPU would otherwise fuse the layers of a network into one loop and evaluate the inner ones again for
     each use: nine times for a 3×3 convolution. A conditional whose outcome the compiler cannot foresee keeps them
-    apart (it drops an optimization barrier before it fuses). `witness` is any array without negative entries; NaN
-    counts as non-negative here, so that it stays visible in the result.
+    apart (it drops an optimization barrier before it fuses). `witness` is any array that is known only at run time;
+    its values do not matter.
     """
-    never = jnp.sum(witness.reshape(-1)[:1]) < 0
+    sign = jnp.sum((witness.reshape(-1)[:1] > 0).astype(jnp.int32))
+    # No number of 32 bits has more than 32 ones, whatever the witness is: a fact that XLA does not look for.
+    never = lax.population_count(sign) > 32
     return lax.cond(never, lambda t: jax.tree.map(jnp.zeros_like, t), lambda t: t, tree)
 
 

@@ -25,9 +25,10 @@ class Window:
     @classmethod
     def of(cls, shape: Sequence[int], strides: Sequence[int] | None, padding: str, argument: str) -> "Window":
         """A checked window; strides default to one."""
-        shape = positive_integers(shape, argument, fix="Give one size per spatial axis, such as (3, 3).")
+        fix = "Give one size per spatial axis, such as (3, 3); () for vectors, which have none."
+        shape = positive_integers(shape, argument, fix=fix, or_none=True)
         fix = "Give one stride per spatial axis, or leave `strides` out."
-        strides = (1,) * len(shape) if strides is None else positive_integers(strides, "strides", fix=fix)
+        strides = (1,) * len(shape) if strides is None else positive_integers(strides, "strides", fix=fix, or_none=True)
         if len(strides) != len(shape):
             raise refusal("strides", expected=f"of length {len(shape)}", got=strides, fix=fix)
         padding = getattr(padding, "value", padding)
@@ -48,7 +49,7 @@ class Window:
                     "x",
                     expected=f"at least as large as the window {self.shape}",
                     got=f"a grid of {grid}",
-                    fix='Use a smaller window, or padding="SAME".',
+                    fix='Use a smaller window, or padding="SAME".' + channels_first_hint(grid),
                 )
             return ((0, 0),) * len(grid)
         return tuple(_same(*axis) for axis in zip(grid, self.shape, self.strides, strict=True))
@@ -92,6 +93,17 @@ class Window:
             return x
         mode = "wrap" if self.padding == "CIRCULAR" else "constant"
         return jnp.pad(x, [pads.get(axis, (0, 0)) for axis in range(x.ndim)], mode=mode)
+
+
+def channels_first_hint(grid: tuple[int, ...]) -> str:
+    """What to do if a grid looks as if its first axis counted channels.
+
+    >>> channels_first_hint((3, 28)), channels_first_hint((28, 28))
+    (' If its first axis counts channels, move that to the end: `jnp.moveaxis(x, 1, -1)`.', '')
+    """
+    if len(grid) < 2 or grid[0] > 4 or min(grid[1:]) <= 4:
+        return ""
+    return " If its first axis counts channels, move that to the end: `jnp.moveaxis(x, 1, -1)`."
 
 
 def _same(extent: int, size: int, stride: int) -> tuple[int, int]:

@@ -156,8 +156,12 @@ NETWORKS = {
     "gated": (
         lambda w: stax.serial(
             stax.Dense(w, 1.1, 0.2),
-            stax.FanOut(2),
-            stax.parallel(stax.serial(stax.Gaussian(), stax.Dense(w, 1.3)), stax.Polynomial([0.2, 0.5, -0.3])),
+            stax.FanOut(3),
+            stax.parallel(
+                stax.serial(stax.Gaussian(), stax.Dense(w, 1.3)),
+                stax.Polynomial([0.2, 0.5, -0.3]),
+                stax.serial(stax.Dense(w, 1.2, 0.3), stax.Relu()),
+            ),
             stax.FanInProd(),
             stax.Dropout(0.6),
             stax.Dense(w, 1.0, 0.1),

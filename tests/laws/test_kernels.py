@@ -101,3 +101,53 @@ def test_layers_without_parameters_add_nothing_to_the_tangent_kernel():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 4, 4, 3)))
     for layer in (stax.Flatten(), stax.GlobalAvgPool(), stax.AvgPool((2, 2)), stax.Identity()):
         assert not layer.kernel_fn(x, None, "ntk").any()
+
+
+def with_vanishing_means(rng):
+    """Images whose first window has mean zero up to rounding."""
+    x = rng.normal(size=(3, 4, 4, 1))
+    x[0, 1, 1] = -(x[0, 0, 0] + x[0, 0, 1] + x[0, 1, 0])
+    return jnp.asarray(x)
+
+
+def with_constant_features(rng):
+    """Graphs with the same features on all nodes, which a Laplacian makes zero up to rounding."""
+    weights = rng.uniform(size=(3, 5, 5))
+    edges = weights + weights.transpose(0, 2, 1)
+    laplacian = edges.sum(2)[:, :, None] * np.eye(5) - edges
+    nodes = np.concatenate([np.full((1, 5, 2), rng.normal()), rng.normal(size=(2, 5, 2))])
+    return stax.Graph.of(nodes, laplacian)
+
+
+def pooled_first(pool):
+    return stax.serial(pool, stax.Conv(8, (1, 1)), stax.Relu(), stax.Flatten(), stax.Dense(1))
+
+
+CANCELLING = {
+    "avgpool": (pooled_first(stax.AvgPool((2, 2), (2, 2))), with_vanishing_means),
+    "sumpool": (pooled_first(stax.SumPool((2, 2), (2, 2))), with_vanishing_means),
+    "avgpool-erf": (
+        stax.serial(stax.AvgPool((2, 2), (2, 2)), stax.Dense(8), stax.Erf(), stax.GlobalAvgPool()),
+        with_vanishing_means,
+    ),
+    "laplacian": (
+        stax.serial(stax.Aggregate(), stax.Dense(8), stax.Relu(), stax.GlobalAvgPool(), stax.Dense(1)),
+        with_constant_features,
+    ),
+    "laplacian-abs": (
+        stax.serial(stax.Aggregate(), stax.Dense(8), stax.Abs(), stax.Aggregate(), stax.Dense(1), stax.Flatten()),
+        with_constant_features,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CANCELLING)
+def test_the_order_of_samples_makes_no_difference_where_variances_cancel(name):
+    (_, _, kernel_fn), draw = CANCELLING[name]
+    for seed in range(12):
+        x = draw(np.random.default_rng(seed))
+        # The sample that cancels comes first and last: nothing but its own rows and columns may notice.
+        backwards = kernel_fn(jax.tree.map(lambda leaf: leaf[::-1], x))
+        for k, b in zip(kernel_fn(x), backwards, strict=True):
+            assert_close(k, b[::-1, ::-1], {"float64": 1e-13})
+            assert float(k[-1, -1].max()) > 0

@@ -12,7 +12,8 @@ IMAGES = jnp.ones((2, 5, 5, 2), jnp.float32)
 VECTORS = jnp.ones((2, 3), jnp.float32)
 TURNS = reps.rot90(groups.dihedral(4))
 LABELS = jnp.ones((2, 1), jnp.float32)
-ATTENTION = stax.serial(stax.GlobalSelfAttention(1, 1, 1, 1, pos_emb_type="SUM"), stax.LayerNorm(), stax.Relu())
+EMBEDDED = stax.GlobalSelfAttention(1, 1, 1, 1, pos_emb_type="SUM")
+ATTENTION = stax.serial(stax.Dense(1), EMBEDDED, stax.LayerNorm(), stax.Relu())
 NETWORK = stax.serial(stax.Conv(1, (3, 3), b_std=0.1), stax.Relu(), stax.Flatten(), stax.Dense(1))
 
 

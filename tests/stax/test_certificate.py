@@ -24,6 +24,7 @@ SMOOTH = {
     "polynomial": stax.Polynomial([0.3, -0.5, 0.1, -0.1]),
 }
 KINKED = {"relu": stax.Relu(), "leaky": stax.LeakyRelu(0.2), "abs": stax.Abs(), "sign": stax.Sign()}
+KINKED["rectified"] = stax.RectifiedMonomial(2)
 
 
 # One of each kind of rule: with its own cosine, with gaps, with sums of powers.

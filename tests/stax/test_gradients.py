@@ -50,6 +50,8 @@ FURTHER = {
     "polynomial": stax.Polynomial([0.2, 0.5, -0.3]),
     "rbf": stax.Rbf(0.2),
     "sign": stax.Sign(),
+    "rectified": stax.RectifiedMonomial(2),
+    "tanh": stax.Tanh(20),
     "elementwise": stax.Elementwise(None, lambda k, q1, q2: jnp.arctan(k) * jnp.sqrt((1 + q1) * (1 + q2))),
 }
 
@@ -144,7 +146,8 @@ def test_hyperparameters_of_attention_and_normalisation_have_gradients():
         attention = stax.GlobalSelfAttention(
             1, 1, 1, 1, True, stds[0], stds[1], b_std=stds[2], pos_emb_type="CONCAT", W_pos_emb_std=stds[3]
         )
-        return stax.serial(attention, stax.LayerNorm(eps=stds[4]), stax.Erf(), stax.Flatten())[2](x, None, "ntk").sum()
+        layers = stax.Dense(1, 1.2), attention
+        return stax.serial(*layers, stax.LayerNorm(eps=stds[4]), stax.Erf(), stax.Flatten())[2](x, None, "ntk").sum()
 
     stds, step = jnp.array([1.3, 0.8, 0.2, 0.9, 0.4]), 1e-6
     total = jax.jit(total)

@@ -33,6 +33,11 @@ def attention(**settings):
     return stax.GlobalSelfAttention(4, 4, 4, 2, **settings)
 
 
+def embedded(**settings):
+    """Kernels of attention behind a layer with weights."""
+    return stax.serial(stax.Dense(2), attention(**settings))[2]
+
+
 def beside(fan_in, *branches, x=X, after=None):
     """Kernels of branches side by side, each behind a layer with weights."""
     first = stax.Conv(1, (1, 1)) if x is IMAGES else stax.Dense(1)
@@ -86,7 +91,57 @@ WRONG_VALUES = {
     "no channels": (lambda: stax.Conv(-1, (3, 3)), r"`out_chan` must be a positive integer"),
     "several standard deviations": (lambda: stax.Dense(4, jnp.ones(3)), r"`W_std` must be one real number"),
     "no standard deviation": (lambda: stax.Dense(4, None), r"`W_std` must be one real number, got None"),
-    "channels first": (lambda: stax.Dense(4, channel_axis=1), r"samples first, channels last"),
+    "channels first": (lambda: stax.Dense(4, channel_axis=1)[2](IMAGES), r"`channel_axis` must be .* -1 or 3, got 1"),
+    "channels first, finite": (
+        lambda: stax.GlobalAvgPool(channel_axis=1)[1]((), IMAGES),
+        r"`channel_axis` must be the last axis of the inputs, -1 or 3, got 1",
+    ),
+    "channels first, announced": (
+        lambda: stax.LayerNorm(channel_axis=1)[0](KEY, (-1, 3, 5, 5)),
+        r"`channel_axis` must be the last axis",
+    ),
+    "channels of flattened images": (
+        lambda: stax.serial(stax.Flatten(), stax.Dense(4, channel_axis=3))[2](IMAGES),
+        r"`channel_axis` must be the last axis of the inputs, -1 or 1, got 3",
+    ),
+    "samples last": (lambda: stax.Dense(4, channel_axis=0), r"samples first, channels last"),
+    "channels first for a filter": (
+        lambda: CONV(jnp.ones((2, 1, 28, 28))),
+        r"`x` must be at least as large .* first axis counts channels, move that to the end: `jnp.moveaxis",
+    ),
+    "channels first for a lifting": (lambda: LIFTED(jnp.ones((2, 3, 28, 28))), r"`x` must be .*jnp.moveaxis\(x, 1, -1"),
+    "masked entries": (
+        lambda: stax.Dense(4)[1]((jnp.ones((3, 4)), None), X, mask_constant=0.0),
+        r"`mask_constant` must be left out: .* got 0.0",
+    ),
+    "biases of another layer": (
+        lambda: stax.Dense(4, b_std=1.0)[1]((jnp.ones((3, 4)), jnp.ones((1, 3))), X),
+        r"`params` must be biases of 4 outputs, got shape \(1, 3\)",
+    ),
+    "added embeddings of inputs": (
+        lambda: attention(pos_emb_type="SUM")[2](TOKENS),
+        r'`pos_emb_type` must be "NONE" on inputs, .* Put a Dense or Conv',
+    ),
+    "embeddings beside inputs": (
+        lambda: attention(pos_emb_type="CONCAT")[2](TOKENS),
+        r'`pos_emb_type` must be "NONE" on inputs, or "CONCAT" with n_chan_pos_emb',
+    ),
+    "sum of copies": (
+        lambda: beside(stax.FanInSum(), stax.Identity(), stax.Identity()),
+        r"at most one ends without weights, got 2",
+    ),
+    "sum of a signal and its activation": (
+        lambda: beside(stax.FanInSum(), stax.Identity(), stax.Relu()),
+        r"at most one ends without weights, got 2",
+    ),
+    "sum of activations": (
+        lambda: beside(stax.FanInSum(), *[stax.serial(stax.Dense(1), stax.Relu())] * 2),
+        r"at most one ends without weights, got 2",
+    ),
+    "product of copies": (
+        lambda: beside(stax.FanInProd(), stax.Identity(), stax.Identity()),
+        r"at most one has no weights of its own, got 2",
+    ),
     "channels first, convolution": (
         lambda: stax.Conv(4, (3, 3), dimension_numbers=("NCHW", "OIHW", "NCHW")),
         r"`dimension_numbers` must be samples first and channels last",
@@ -95,7 +150,6 @@ WRONG_VALUES = {
         lambda: stax.Dense(4, parameterization="mup"),
         r"`parameterization` must be one of 'ntk', 'standard', got 'mup'",
     ),
-    "scaled widths in NTK parameterization": (lambda: stax.Dense(4, s=(1, 2)), r"`s` must be \(1, 1\) in NTK param"),
     "three factors of width": (lambda: stax.Dense(4, parameterization="standard", s=(1, 2, 3)), r"`s` must be two"),
     "factor of width zero": (
         lambda: stax.Conv(4, (2,), parameterization="standard", s=(1, 0)),
@@ -138,7 +192,7 @@ WRONG_VALUES = {
     ),
     "unknown embedding": (lambda: attention(pos_emb_type="ROTARY"), r"`pos_emb_type` must be one of 'NONE', 'SUM'"),
     "summed embedding of other width": (
-        lambda: attention(pos_emb_type="SUM", n_chan_pos_emb=5)[2](TOKENS),
+        lambda: embedded(pos_emb_type="SUM", n_chan_pos_emb=5)(TOKENS),
         r"`n_chan_pos_emb` must be the number of channels of the input, 2",
     ),
     "summed embedding of other width, finite": (
@@ -146,14 +200,14 @@ WRONG_VALUES = {
         r"`n_chan_pos_emb` must be the number of channels of the input, 2",
     ),
     "embedding without a covariance": (
-        lambda: attention(pos_emb_type="SUM", pos_emb_decay_fn=lambda d: d)[2](TOKENS),
+        lambda: embedded(pos_emb_type="SUM", pos_emb_decay_fn=lambda d: d)(TOKENS),
         r"`pos_emb_decay_fn` must be a function .* that gives covariances.* smallest eigenvalue",
     ),
     "embedding that gives no matrix": (
-        lambda: attention(pos_emb_type="SUM", pos_emb_decay_fn=jnp.sum)[2](TOKENS),
+        lambda: embedded(pos_emb_type="SUM", pos_emb_decay_fn=jnp.sum)(TOKENS),
         r"`pos_emb_decay_fn` must be a function of arrays",
     ),
-    "infinite slope": (lambda: stax.LeakyRelu(float("inf")), r"`alpha` must be one finite real number"),
+    "infinite slope": (lambda: stax.LeakyRelu(float("inf")), r"`alpha` must be one real number, got inf"),
     "no quadrature nodes": (lambda: stax.ElementwiseNumerical(jnp.tanh, 0), r"`deg` must be a positive integer"),
     "activation first": (lambda: stax.Relu().kernel_fn(X), r"every activation follows a layer with weights"),
     "activation twice": (lambda: stax.serial(stax.Dense(1), stax.Erf(), stax.Erf())[2](X), r"every activation follows"),
@@ -164,7 +218,7 @@ WRONG_VALUES = {
     "layer not called": (lambda: stax.serial(stax.Dense(1), stax.Relu), r"triples .* at position 1"),
     "adjacency too small": (
         lambda: stax.Graph.of(jnp.ones((2, 4, 3)), jnp.ones((3, 3))),
-        r"`adjacency` must be of shape \(2, 4, 4\).* got shape \(2, 3, 3\)",
+        r"`adjacency` must be of shape \(2, 4, 4\).* got shape \(3, 3\)",
     ),
     "pattern too small": (
         lambda: GRAPH(jnp.ones((2, 4, 3)), None, pattern=(jnp.ones((2, 3, 3)), None)),
@@ -246,7 +300,7 @@ WRONG_VALUES = {
     "product of one": (lambda: stax.serial(stax.Dense(1), stax.FanInProd())[2](X), r"branches before `FanInProd`"),
     "product of two activations": (
         lambda: beside(stax.FanInProd(), stax.Relu(), stax.Erf()),
-        r"at most one ends without",
+        r"at most one has no weights of its own",
     ),
     "product of unequal grids": (
         lambda: beside(stax.FanInProd(), stax.Conv(1, (3, 3)), stax.Conv(1, (2, 2)), x=IMAGES),
@@ -327,7 +381,8 @@ WRONG_VALUES = {
         lambda: stax.Elementwise(jnp.sum, lambda k, a, b: k).apply_fn((), X),
         r"`fn` must be elementwise: \(2, 3\)",
     ),
-    "no repetition": (lambda: stax.repeat(stax.Dense(1), 0), r"`n` must be a positive integer"),
+    "negative repetition": (lambda: stax.repeat(stax.Dense(1), -1), r"`n` must be a whole number, got -1"),
+    "power too high": (lambda: stax.RectifiedMonomial(21), r"`degree` must be at most 20, got 21"),
     "radial kernel of a convolution": (
         lambda: CONV.radial(jnp.ones(1), jnp.ones(1), jnp.ones(1)),
         r"`kernel_fn` must be that of a fully connected network",
