@@ -134,7 +134,7 @@ def Dense(
 
 @jax.custom_jvp
 def _share(part: Array, rest: Array) -> Array:
-    """part / (part + rest), and 0 where both vanish."""
+    """The quotient part / (part + rest), and 0 where both vanish."""
     return part / jnp.where(part + rest > 0, part + rest, 1)
 
 
