@@ -28,7 +28,7 @@ def cosine(
     q2: Float[Array, "..."],
     inverse_root2: Float[Array, "..."],
 ) -> Float[Array, "..."]:
-    """K / √(q q') from 1/√q and 1/√q', which are 0 for samples that vanish.
+    """The cosine k / √(q q') from 1/√q and 1/√q', which are 0 for samples that vanish.
 
     >>> one = jnp.ones(1)
     >>> print(cosine(3 * one, 4 * one, one / 2, 9 * one, one / 3))
@@ -40,7 +40,7 @@ def cosine(
 @cosine.defjvp
 def _cosine_jvp(primals: tuple, tangents: tuple) -> tuple:
     # The derivative of 1/√q alone, −q^(−3/2)/2, is no number in single precision at variances that are.
-    k, q1, inverse_root1, q2, inverse_root2 = primals
+    _, _, inverse_root1, _, inverse_root2 = primals
     dk, dq1, _, dq2, _ = tangents
     c = cosine(*primals)
     along = dq1 * inverse_root1 * inverse_root1 + dq2 * inverse_root2 * inverse_root2
@@ -56,7 +56,7 @@ def squared_distance(
     q2: Float[Array, "..."],
     root2: Float[Array, "..."],
 ) -> Float[Array, "..."]:
-    """Q + q' − 2k, and with −k and 2 − gap in their places q + q' + 2k.
+    """The difference q + q' − 2k, and with −k and 2 − gap in their places q + q' + 2k.
 
     >>> one = jnp.ones(1)
     >>> print(squared_distance(6 * one, 0 * one, 4 * one, 2 * one, 9 * one, 3 * one))
@@ -73,7 +73,7 @@ def _squared_distance_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 
 def saturation(beta: Float[Array, ""], q: Float[Array, "*shape"], root: Float[Array, "*shape"]) -> dict[str, Array]:
-    """S (`scale`), s² (`plain`, and raised `rest`) and w² (`share`, raised by the root) of samples.
+    """Return s (`scale`), s² (`plain`, and raised `rest`) and w² (`share`, raised by the root) of samples.
 
     >>> scale, rest, plain, share = saturation(jnp.array(1.0), jnp.array([3.0]), jnp.array([3.0**0.5])).values()
     >>> print(scale, plain, rest / RAISED, share / RAISED**0.5)

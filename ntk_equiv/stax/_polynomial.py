@@ -10,7 +10,7 @@ degree the terms of r_l cancel; φ = He_n / √n! has in closed form
 
     r_l(q) = √(n!/l!) / (2^i i!) (q − 1)^i,      i = (n − l)/2
 
-High powers overflow long before their products with those of a small sample do. With units m, powers of two close to √q,
+High powers overflow long before their products with those of a small sample do. In units m, powers of two next to √q,
 
     E[φφ]   = (m m')ⁿ Σ_l ρ_l ρ_l' (k / m m')^l,      ρ_l(q) = r_l(q) / m^(n−l)
 

@@ -271,8 +271,9 @@ class SmoothActivation(CosineActivation):
         on_right = jax.tree.map(pairs.on_right, right)
         nngp, *slopes = self.dual(pairs.nngp, self.gap(pairs, on_left, on_right), on_left, on_right)
         ntk = pairs.ntk
-        for slope in slopes if ntk is not None else ():
-            ntk = jnp.where((slope == 0) | (ntk == 0), 0, ntk * slope) if self.extreme else ntk * slope
+        if ntk is not None:
+            for slope in slopes:
+                ntk = jnp.where((slope == 0) | (ntk == 0), 0, ntk * slope) if self.extreme else ntk * slope
         if need.stored:
             nngp, ntk = materialize((nngp, ntk), left["q"])
         return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=None)

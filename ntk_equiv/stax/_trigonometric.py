@@ -3,8 +3,8 @@
 E[φφ]   = (a²/2)  [ e⁻ − cos(2c) e⁺ ]
 E[φ'φ'] = (a²b²/2)[ e⁻ + cos(2c) e⁺ ],        e^∓ = exp(−b² (q + q' ∓ 2k) / 2)
 
-The smaller exponential is the larger one times 1 − h, h = 1 − exp(−2b²|k|) = 2 tanh(b²|k|) / (1 + tanh(b²|k|)). In terms of h nothing cancels at small
-variances: with e the larger one,
+The smaller exponential is the larger one, e, times 1 − h, with h = 1 − exp(−2b²|k|) = 2t / (1 + t), t = tanh(b²|k|).
+In terms of h nothing cancels at small variances:
 
     E[φφ]   = a² e   [ sin²c + cos(2c) h/2 ],    E[φ'φ'] = a²b² e [ cos²c − cos(2c) h/2 ]      for k ≥ 0
     E[φφ]   = a² e   [ sin²c − h/2 ],            E[φ'φ'] = a²b² e [ cos²c − h/2 ]              for k < 0

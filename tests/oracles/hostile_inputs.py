@@ -1,8 +1,8 @@
 """How often do kernels of hostile inputs go wrong? `python -m tests.oracles.hostile_inputs [pairs per network]`.
 
-Pairs of samples with norms from 1e-20 to 1e20 that coincide, are opposite, parallel, nearly the same, far apart in size,
-or vanish, for every activation with a closed form, in single and double precision. Single precision is compared with
-double, and double (every tenth pair, and all that are no numbers) with 150 digits. Counted are
+Pairs of samples with norms from 1e-20 to 1e20 that coincide, are opposite, parallel, nearly the same, far apart in
+size, or vanish, for every activation with a closed form, in single and double precision. Single precision is compared
+with double, and double (every tenth pair, and all that are no numbers) with 150 digits. Counted are
 
     pairs         evaluated, with 𝒦 and Θ each
     too large     entries that are infinite or NaN because a kernel of the network is too large for a number
@@ -92,17 +92,19 @@ def main():
     jax.config.update("jax_enable_x64", True)
     pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     rng, totals, evaluated = np.random.default_rng(0), np.zeros(3, int), 0
-    print(
-        f"{'activation':16} {'depth':5} {'dtype':8} {'pairs':>7} {'too large':>9} {'not finite':>10} {'imprecise':>9} worst"
-    )
+    _write("activation", "depth", "dtype", "pairs", "too large", "not finite", "imprecise", "worst")
     for name in duals.DUALS:
         for depth in (1, 2):
             for dtype in (np.float32, np.float64):
                 *found, worst = count(name, depth, dtype, pairs, rng)
                 evaluated, totals = evaluated + pairs, totals + found
-                row = f"{name:16} {depth:5} {dtype.__name__:8} {pairs:7} {found[0]:9} {found[1]:10} {found[2]:9} {worst:.2g}"
-                print(row, flush=True)
-    print(f"pairs {evaluated}, too large {totals[0]}, not finite {totals[1]}, imprecise {totals[2]}")
+                _write(name, depth, dtype.__name__, pairs, *found, f"{worst:.2g}")
+    _write("all", "", "", evaluated, *totals, "")
+
+
+def _write(name, *columns):
+    sys.stdout.write(f"{name:16}" + "".join(f"{column!s:>11}" for column in columns) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
