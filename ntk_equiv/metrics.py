@@ -64,9 +64,10 @@ class OrbitMetric:
     monte_carlo_error: Float[Array, "*batch"] | None = None
 
     def __repr__(self) -> str:
-        if not is_concrete((self.ensemble, self.members)) or np.ndim(self.ensemble):
-            return f"<orbit metric of shape {np.shape(self.ensemble)}, for {np.shape(self.members)[-1]} members>"
-        members, n = np.shape(self.members)[-1], np.shape(self.points)[-1]
+        arrays = all(isinstance(part, jax.Array | np.ndarray) for part in (self.ensemble, self.members, self.points))
+        if not arrays or not is_concrete((self.ensemble, self.members)) or np.ndim(self.ensemble):
+            return f"<orbit metric of shape {np.shape(self.ensemble)}>"  # mapped, traced, or used as a pytree
+        members, n = self.members.shape[-1], self.points.shape[-1]
         error = "" if np.isnan(self.ensemble_error) else f" ± {float(self.ensemble_error):.2g}"
         return (
             f"<orbit metric: {float(self.ensemble):.3g}{error} for the mean of {members} member{'s' * (members != 1)}, "

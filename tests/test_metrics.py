@@ -163,4 +163,6 @@ def test_metrics_print_one_readable_line():
     )
     lines = []
     jax.jit(lambda scores: lines.append(repr(metrics.orbit_std(scores))) or scores)(jnp.asarray(SCORES))
-    assert lines == ["<orbit metric of shape (), for 3 members>"]
+    assert lines == ["<orbit metric of shape ()>"]
+    assert repr(jax.tree.map(lambda leaf: None, found)) == "<orbit metric of shape ()>"
+    assert repr(jax.vmap(metrics.orbit_std)(jnp.asarray(SCORES[None]))) == "<orbit metric of shape (1,)>"
