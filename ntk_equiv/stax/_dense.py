@@ -136,11 +136,7 @@ def Dense(
 
 @jax.custom_jvp
 def _share(part: Array, rest: Array) -> Array:
-<<<<<<< HEAD
-    """Part / (part + rest), and 0 where both vanish."""
-=======
     """The quotient part / (part + rest), and 0 where both vanish."""
->>>>>>> activations
     return part / jnp.where(part + rest > 0, part + rest, 1)
 
 
