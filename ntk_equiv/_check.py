@@ -254,33 +254,3 @@ def shown(value: Any) -> str:
         return f"an array of shape {value.shape} and dtype {value.dtype}" if value.ndim else str(value)
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:60]}…"
-
-
-def free_memory() -> float:
-    """How many bytes of memory are free now, in this container too; infinity where the system does not tell."""
-    found = []
-    for line in _lines("/proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            found.append(1024.0 * int(line.split()[1]))
-    limit, used = (_lines(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
-    if limit and used and limit[0].isdecimal():
-        found.append(float(limit[0]) - float(used[0]))
-    return max(0.0, min(found, default=math.inf))
-
-
-def in_bytes(count: float | int) -> str:
-    """A number of bytes as people say it.
-
-    >>> in_bytes(999), in_bytes(4.2e9)
-    ('999 bytes', '4.2 GB')
-    """
-    units = ("bytes", "kB", "MB", "GB", "TB", "PB")
-    power = min(len(units) - 1, max(0, int(math.log10(max(count, 1.0)) // 3)))
-    return f"{count / 1000**power:.3g} {units[power]}"
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError:
-        return []

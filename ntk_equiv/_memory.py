@@ -1,44 +1,53 @@
-"""Whether a result will fit into memory, asked before it is computed."""
+"""How much memory is left, and whether something will fit into it, asked before it is read or computed."""
 
+import math
 from pathlib import Path
 
 import jax
 
 from ntk_equiv._check import refusal
 
-GIBIBYTE = 2**30
 
-
-def check_fits(size: int, argument: str, *, what: str, fix: str) -> None:
-    """Refuse a result of `size` bytes that is larger than the memory that is left, where that is known.
-
-    >>> check_fits(2**60, "x1", what="a matrix", fix="Take fewer samples.")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ...
-    ValueError: `x1` must be such that the result fits into memory, got a matrix of 1073741824 GiB where ... GiB are ...
-    """
-    left = _left_on_host() if jax.default_backend() == "cpu" else _left_on_device()
-    if left is not None and size > left:
-        got = f"{what} of {size / GIBIBYTE:.0f} GiB where {left / GIBIBYTE:.1f} GiB are left"
-        raise refusal(argument, expected="such that the result fits into memory", got=got, fix=fix)
-
-
-def _left_on_host() -> int | None:
-    """What Linux could still give to this process; unknown elsewhere."""
+def free_memory() -> float:
+    """How many bytes of memory are free now, in this container too; infinity where the system does not tell."""
     found = []
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemAvailable:"):
-            found.append(1024 * int(line.split()[1]))
-    # A container may be allowed less than the machine has.
-    found += [int(line) for line in _lines("/sys/fs/cgroup/memory.max") if line.strip().isdigit()]
-    return min(found, default=None)
+            found.append(1024.0 * int(line.split()[1]))
+    limit, used = (_lines(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    if limit and used and limit[0].isdecimal():
+        found.append(float(limit[0]) - float(used[0]))
+    return max(0.0, min(found, default=math.inf))
 
 
-def _left_on_device() -> int | None:
+def in_bytes(count: float | int) -> str:
+    """A number of bytes as people say it.
+
+    >>> in_bytes(999), in_bytes(4.2e9)
+    ('999 bytes', '4.2 GB')
+    """
+    units = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
+    power = min(len(units) - 1, max(0, int(math.log10(max(count, 1.0)) // 3)))
+    return f"{count / 1000**power:.3g} {units[power]}"
+
+
+def check_fits(size: int, argument: str, *, what: str, fix: str) -> None:
+    """Refuse what takes more bytes than are left where results are kept: by the host of CPUs, or on an accelerator.
+
+    >>> check_fits(2**62, "x1", what="a matrix", fix="Take fewer samples.")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    ValueError: `x1` must be such that the result fits into memory, got a matrix of 4.61 EB where ... are left...
+    """
+    left = free_memory() if jax.default_backend() == "cpu" else _left_on_device()
+    if size > left:
+        got = f"{what} of {in_bytes(size)} where {in_bytes(left)} are left"
+        raise refusal(argument, expected="such that the result fits into memory", got=got, fix=fix)
+
+
+def _left_on_device() -> float:
     usage = jax.local_devices()[0].memory_stats() or {}
-    if "bytes_limit" not in usage:
-        return None
-    return usage["bytes_limit"] - usage.get("bytes_in_use", 0)
+    return usage["bytes_limit"] - usage.get("bytes_in_use", 0) if "bytes_limit" in usage else math.inf
 
 
 def _lines(path: str) -> list[str]:

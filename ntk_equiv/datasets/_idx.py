@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from ntk_equiv._check import file_path, free_memory, in_bytes, refusal, shown
+from ntk_equiv._check import file_path, refusal, shown
+from ntk_equiv._memory import free_memory, in_bytes
 
 _BYTES = 8  # the only type of entries that image sets use
 

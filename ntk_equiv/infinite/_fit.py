@@ -17,6 +17,7 @@ import numpy as np
 
 from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv._gram import gram
+from ntk_equiv._memory import check_fits
 from ntk_equiv._typing import KernelFn
 from ntk_equiv.infinite._hermitian import Basis, Eigenbasis, decomposed, has_double_algebra, inverse
 from ntk_equiv.infinite._response import noise_level
@@ -98,6 +99,7 @@ def fitted(
             singular up to rounding have an eigenbasis all the same.
     """
     wanted = tuple(wanted)
+    _check_size(data, wanted, len(get))
     fresh = tuple(number for number in wanted if number not in known)
     theta, other = _Halves(data, fresh), _Halves(data, wanted)
     identity = 0 if data.group is None else data.group.identity
@@ -116,6 +118,25 @@ def fitted(
         block = known[number] if number in known else _block(theta.pop(number), data, number, shift, noise)
         blocks[number] = dataclasses.replace(block, nngp=_whole(other.pop(number))) if len(get) > 1 else block
     return checked(Fit(blocks, scale, noise))
+
+
+def _check_size(data: TrainingSet, wanted: tuple[int, ...], kernels: int) -> None:
+    """Refuse blocks that do not fit into memory, with what it takes to decompose one of them in double precision."""
+    sectors = sectors_of(data.group)
+    sides = [sectors[number].sigma.shape[1] * (data.size // data.order) for number in wanted]
+    numbers = [
+        (2 if np.iscomplexobj(sectors[number].sigma) else 1) * side**2
+        for number, side in zip(wanted, sides, strict=True)
+    ]
+    kept = (1 + kernels) * sum(numbers) * data.y.dtype.itemsize
+    how = "as a whole" if data.group is None else f"in blocks of up to {max(sides)} rows"
+    check_fits(
+        kept + 2 * 8 * max(numbers),
+        "train",
+        what=f"the Gram matrix of {data.size} rows, decomposed {how},",
+        fix="Take fewer samples, or float32; augmented data take less if their symmetry can be used, and labels that "
+        "the group leaves as they are least of all.",
+    )
 
 
 def _block(half: jax.Array, data: TrainingSet, number: int, shift: float | None, noise: jax.Array) -> Block:

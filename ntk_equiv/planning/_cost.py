@@ -22,8 +22,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import free_memory, in_bytes, is_number, refusal
+from ntk_equiv._check import is_number, refusal
 from ntk_equiv._gram import ENTRIES_PER_TILE, Guest, gram
+from ntk_equiv._memory import free_memory, in_bytes
 from ntk_equiv._typing import KernelFn
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.planning._problem import Problem

@@ -305,6 +305,10 @@ WRONG = {
     ),
     "f0": (lambda: ENS.mean(X_TEST, 1.0, f0=lambda x: x), "`f0` must be"),
     "no members": (lambda: ENS.sample(jax.random.key(0), X_TEST, 1.0, 0), "positive integer"),
+    "too many samples": (
+        lambda: InfiniteEnsemble(KERNEL_FN, (jnp.ones((10**6, 1)), jnp.ones(10**6))),
+        r"Gram matrix of 1000000 rows, decomposed as a whole, of .* TB",
+    ),
     "oscillating for ever": (
         lambda: InfiniteEnsemble(KERNEL_FN, TRAIN, filters.gradient_descent(2 / float(ENS.spectrum[-1]))).mean(X, INF),
         "below .* for t = inf",
