@@ -106,15 +106,16 @@ class Cost:
     def sizes(self, n: int, m: int, seconds: float, /) -> tuple[int, int]:
         """The most training and test samples, up to n and m, for which it takes no longer than this.
 
-        Test samples are left out more slowly, as the root of the number of training samples: few of them tell little
-        about errors. There are always a few of both, whatever they cost.
+        Test samples are left out more slowly, as the root of the number of training samples, because few of them tell
+        little about errors; down to half as many. There are always a few of both, whatever they cost.
         """
         if self.seconds(n, m) <= seconds:
             return n, m
         least = min(n, LEAST[0]), min(m, LEAST[1])
 
         def shrunk(part: float) -> tuple[int, int]:
-            return max(least[0], _rounded(part * n)), max(least[1], _rounded(math.sqrt(part) * m))
+            training = max(least[0], _rounded(part * n))
+            return training, max(least[1], min(_rounded(math.sqrt(part) * m), training // 2))
 
         low, high = 0.0, 1.0
         for _ in range(40):
