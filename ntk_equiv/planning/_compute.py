@@ -159,13 +159,16 @@ def plan(
             # What was measured on generic samples decides, as those of the data may say nothing.
             method = "auto" if reduced else "dense"
             ens = InfiniteEnsemble(kernel_fn, train, flow, reduction=reduction, method=method)
+            # Asked for a variance, it evaluates both kernels at once; the spectrum alone would need one of them twice.
+            ens.var(jnp.asarray(problem.x_test[:1]), 0.0)
+            problem = budget.trimmed(cost, problem, seed, clock)
             question = _questions.Question(ens, problem, members, delta, epsilon, samples, jax.random.key(seed))
             found = _answers(question, chosen_times, chosen_time, clock)
     found["notes"] = _notes(question, violation, float(found["points"].bias.max()), caught, cost)
     found["pictures"] = thumbnails(problem.x_test[found["points"].worst()]) if images else ()
     chosen = {"delta": delta, "dtype": str(kind), "arch": arch if isinstance(arch, str) else "a network of your own"}
     settings = {option: _as_text(value) for option, value in {**settings, **chosen}.items()}
-    origin = {"data": _as_text(name), "date": _now(), "command": None, **budget.spent(cost, problem)}
+    origin = {"data": _as_text(name), "date": _now(), "command": None, **budget.spent()}
     described = _described(problem, group, rep_x, rep_y, ens)
     return Plan(settings, described, versions(), violation=float(violation.relative), origin=origin, **found)
 
@@ -173,8 +176,6 @@ def plan(
 def _answers(question: _questions.Question, times: Any, at: float | None, clock: _cost.Clock) -> dict[str, Any]:
     """The parts of a plan that are computed from the ensemble."""
     problem, y_test = question.problem, question.problem.y_test
-    # Asked for a variance first, the ensemble evaluates both kernels at once; its spectrum alone would need one twice.
-    question.ens.var(jnp.asarray(problem.x_test[:1]), 0.0)
     times, rates = _questions.all_times(question, times, at), question.rates
     clock.step("errors", f"errors at {len(times)} training times")
     law = _questions.predictions(question, times)

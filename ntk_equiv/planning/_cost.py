@@ -107,15 +107,16 @@ class Cost:
     def sizes(self, n: int, m: int, seconds: float, /) -> tuple[int, int]:
         """The most training and test samples, up to n and m, for which it takes no longer than this.
 
-        Test samples are left out more slowly, as the root of the number of training samples: few of them tell little
-        about errors. There are always a few of both, whatever they cost.
+        Test samples are left out more slowly, as the root of the number of training samples, because few of them tell
+        little about errors; down to half as many. There are always a few of both, whatever they cost.
         """
         if self.seconds(n, m) <= seconds:
             return n, m
         least = min(n, LEAST[0]), min(m, LEAST[1])
 
         def shrunk(part: float) -> tuple[int, int]:
-            return max(least[0], _rounded(part * n)), max(least[1], _rounded(math.sqrt(part) * m))
+            training = max(least[0], _rounded(part * n))
+            return training, max(least[1], min(_rounded(math.sqrt(part) * m), training // 2))
 
         low, high = 0.0, 1.0
         for _ in range(40):
@@ -157,7 +158,7 @@ class Budget:
             fix = "It is the time that planning may take; inf does without a limit."
             raise refusal("minutes", expected="a positive number", got=repr(minutes), fix=fix)
         self.minutes, self.say, self.start = float(minutes), say, start
-        self.measuring = 0.0
+        self.expected = 0.0
 
     def fitted(self, cost: Cost, problem: Problem, seed: int, /) -> Problem:
         """The problem with as many samples as there is time for; what it costs is said before it starts.
@@ -165,12 +166,12 @@ class Budget:
         Raises:
             ValueError: there is not even time for a few.
         """
-        self.measuring = time.monotonic() - self.start
+        measuring = time.monotonic() - self.start
         planned = PLANNED * 60 * self.minutes
-        seconds = max(planned - self.measuring, planned / 2)
+        seconds = max(planned - measuring, planned / 2)
         n, m = cost.sizes(*problem.sizes, seconds)
         if cost.seconds(n, m) > seconds:
-            needed = math.ceil((cost.seconds(n, m) + min(self.measuring, planned / 2)) / 60 / PLANNED)
+            needed = math.ceil((cost.seconds(n, m) + min(measuring, planned / 2)) / 60 / PLANNED)
             expected = f"at least {needed} for {n} training and {m} test samples"
             got = f"{self.minutes:g}, with {duration(cost.pair)} for a pair of samples"
             fix = "Choose a simpler network (mlp, or cnn without :gap), smaller images or a smaller group."
@@ -181,16 +182,34 @@ class Budget:
         if (n, m) != problem.sizes:
             self.say(f"only {n} training and {m} test samples are used: {why}")
         self.say(f"{_counted(cost, n, m)} will take about {duration(cost.seconds(n, m))}")
+        self.expected = measuring + cost.seconds(n, m)
         return problem.fewer(n, m, seed, why)
+
+    def trimmed(self, cost: Cost, problem: Problem, seed: int, clock: "Clock", /) -> Problem:
+        """The problem with fewer test samples, if the first step took so long that there is no time for all of them."""
+        n, m = problem.sizes
+        left, pace = 60 * self.minutes - (time.monotonic() - self.start), clock.pace()
+
+        def fits(count: int) -> bool:
+            steps = cost.steps(n, count)
+            return pace * (steps["errors"] + steps["orbits"]) <= left
+
+        if fits(m):
+            return problem
+        least = min(m, LEAST[1])
+        count = max((some for some in range(least, m) if fits(some)), default=least)
+        why = f"the computer is slower than it was at the start, and {self.minutes:g} minutes are allowed (--minutes)."
+        self.say(f"only {count} test samples are used: {why}")
+        clock.steps = cost.steps(n, count)
+        return problem.fewer(n, count, seed, why)
 
     def clock(self, cost: Cost, problem: Problem, /) -> "Clock":
         """A clock for the steps of this problem."""
         return Clock(self.say, cost.steps(*problem.sizes))
 
-    def spent(self, cost: Cost, problem: Problem, /) -> dict[str, float]:
+    def spent(self) -> dict[str, float]:
         """How many seconds were expected and how many it took, until now."""
-        expected = self.measuring + cost.seconds(*problem.sizes)
-        return {"expected_seconds": round(expected, 1), "seconds": round(time.monotonic() - self.start, 1)}
+        return {"expected_seconds": round(self.expected, 1), "seconds": round(time.monotonic() - self.start, 1)}
 
 
 def check_memory(kernel_fn: KernelFn, x: Any, /) -> None:
@@ -269,6 +288,11 @@ class Clock:
         pace = max(1.0, (self.begun[names[current]] - self.start) / expected) if expected else 1.0
         rest = pace * self.steps[names[current]] - (now - self.begun[names[current]])
         return pace * sum(self.steps[name] for name in names[current + 1 :]) + max(0.0, rest)
+
+    def pace(self) -> float:
+        """How many times longer the steps until now took than was expected, the current one as if it were over."""
+        expected = sum(self.steps[name] for name in self.begun)
+        return max(1.0, (time.monotonic() - self.start) / expected)
 
     def _say(self, doing: str) -> None:
         left = self.left()
