@@ -49,6 +49,13 @@ def test_what_is_not_floating_is_refused_with_the_way_out(value, got):
         _check.floating(value, "x")
 
 
+@pytest.mark.parametrize(("value", "divides"), [((1.0, 2.0), False), ([1.0], False), (np.ones(2, np.uint8), True)])
+def test_only_whole_numbers_are_told_to_divide_by_255(value, divides):
+    with pytest.raises(TypeError) as refused:
+        _check.floating(value, "x")
+    assert ("divided by 255" in str(refused.value)) == divides
+
+
 @pytest.mark.parametrize("transform", [jax.jit, jax.grad, lambda f: lambda x: jax.vmap(f)(x[None])])
 def test_values_are_unknown_under_transformations(transform):
     """Warnings being errors here, this also shows that JAX has not deprecated the class it is decided by."""

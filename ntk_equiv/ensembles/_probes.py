@@ -53,6 +53,9 @@ def tried_optimizer(
         >>> later = optax.piecewise_constant_schedule(0.5, {90: 0.1})
         >>> tried_optimizer(optax.sgd(later), weights, 90)[1], tried_optimizer(optax.sgd(later), weights, 100)[1]
         ((0.5, 0.0), None)
+        >>> latest = optax.piecewise_constant_schedule(0.5, {10**6 - 5: 0.1})
+        >>> print(tried_optimizer(optax.sgd(latest), weights, 10**6)[1])
+        None
     """
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), structure)
     size = max(1, sum(leaf.size for leaf in jax.tree.leaves(zeros)))
