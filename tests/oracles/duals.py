@@ -70,7 +70,8 @@ def bell(k, q, p, a, b):
 
 def exponential(k, q, p, a, b):
     """Exp."""
-    value = a * a * mp.exp(b * b * ((q + p) / 2 + k))
+    # Exponents beyond are too large for mpmath too, and the value for any number here.
+    value = a * a * mp.exp(min(b * b * ((q + p) / 2 + k), mp.mpf(10) ** 6))
     return value, b * b * value
 
 
