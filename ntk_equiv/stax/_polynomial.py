@@ -60,6 +60,11 @@ class PowerSum(SmoothActivation):
         """The largest power."""
         return len(self.coef) - 1
 
+    @property
+    def single(self) -> bool:
+        """Whether it is a multiple of the largest power."""
+        return not any(self.coef[:-1])
+
     def coordinate(self, order: int, square: Array, unit: Array) -> Array:
         """ρ_l for q = `square` m² and m = `unit`."""
         weights = []
@@ -70,11 +75,17 @@ class PowerSum(SmoothActivation):
         return _horner(weights, square)
 
     def scales(self, q: Array, root: Array) -> dict[str, Array]:
-        single = sum(map(bool, self.coef)) == 1
-        unit = jnp.where(root > (0 if single else 1), power_of_two(root), 1)
-        square = jnp.where(jnp.isinf(q) | (q == 0), jnp.square(root / unit), q / unit / unit)
+        unit = jnp.where(root > (0 if self.single else 1), power_of_two(root), 1)
+        inverse = 1 / unit  # XLA would turn two divisions into one by the square, which overflows.
+        square = jnp.where(jnp.isinf(q) | (q == 0), jnp.square(root * inverse), q * inverse * inverse)
         coordinates = {str(order): self.coordinate(order, square, unit) for order in self.orders}
-        return super().scales(q, root) | {"unit": unit, "inverse_unit": 1 / unit} | coordinates
+        return super().scales(q, root) | {"unit": unit, "inverse_unit": inverse} | coordinates
+
+    def deviation(self, root: Array) -> Array | None:
+        if not self.single:
+            return None
+        moment = math.factorial(2 * self.degree) // (2**self.degree * math.factorial(self.degree))
+        return abs(self.coef[-1]) * math.sqrt(moment) * root**self.degree
 
     def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
         products: list[Any] = [0] * len(self.coef)

@@ -273,7 +273,8 @@ class SmoothActivation(CosineActivation):
         ntk = pairs.ntk
         if ntk is not None:
             for slope in slopes:
-                ntk = jnp.where((slope == 0) | (ntk == 0), 0, ntk * slope) if self.extreme else ntk * slope
+                lost = ((slope == 0) & jnp.isinf(ntk)) | ((ntk == 0) & jnp.isinf(slope))
+                ntk = jnp.where(lost, 0, ntk * slope) if self.extreme else ntk * slope
         if need.stored:
             nngp, ntk = materialize((nngp, ntk), left["q"])
         return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=None)

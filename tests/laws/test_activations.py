@@ -116,21 +116,32 @@ def excess(actual, exact, diagonals, largest, dtype):
     return float(abs(duals.mp.mpf(float(actual)) - exact) / (allowed * scale + 8 * float(numbers.tiny)))
 
 
+def smallest_eigenvalue(gram):
+    """That of a Gram matrix scaled to unit diagonal, without samples whose norm is close to the end of all numbers."""
+    gram = np.asarray(gram)
+    numbers, norms = np.finfo(gram.dtype), np.diag(gram)
+    kept = (norms > 1e6 * float(numbers.tiny)) & (norms < 1e-6 * float(numbers.max))
+    gram, roots = gram[np.ix_(kept, kept)].astype(float), np.sqrt(norms[kept].astype(float))
+    return np.linalg.eigvalsh(gram / roots[:, None] / roots[None, :])[0]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", duals.DUALS)
 def test_kernels_keep_their_relative_precision_at_every_scale(name, dtype):
     """Against 150 digits; no entry is infinite or NaN unless a kernel of the network is too large for a number."""
     activation, dual = duals.DUALS[name]
     pairs = hostile_pairs(dtype)
-    left, right = (jnp.asarray(np.stack(side)) for side in zip(*pairs, strict=True))
-    results = stax.serial(stax.Dense(1), activation, stax.Dense(1)).kernel_fn(left, right)
+    samples = jnp.asarray(np.concatenate(list(zip(*pairs, strict=True))))
+    results = stax.serial(stax.Dense(1), activation, stax.Dense(1)).kernel_fn(samples)
+    assert min(map(smallest_eigenvalue, results)) > -8 * len(samples) * float(np.finfo(dtype).eps)
+    results = [np.diagonal(np.asarray(gram), len(pairs)) for gram in results]
     for i, (x, y) in enumerate(pairs):
         *exact, largest = duals.kernels(dual, x, y, depth=1)
         alone = [duals.kernels(dual, z, z, depth=1) for z in (x, y)]
         for kind in range(2):
             diagonals = alone[0][kind], alone[1][kind]
-            off = excess(results[kind][i, i], exact[kind], diagonals, largest, dtype)
-            assert off <= 1, (x, y, ("nngp", "ntk")[kind], results[kind][i, i], float(exact[kind]), off)
+            off = excess(results[kind][i], exact[kind], diagonals, largest, dtype)
+            assert off <= 1, (x, y, ("nngp", "ntk")[kind], results[kind][i], float(exact[kind]), off)
 
 
 def test_lost_precision_would_be_noticed():
@@ -139,3 +150,13 @@ def test_lost_precision_would_be_noticed():
     assert excess(0.50001, 0.5, **numbers) > 1
     assert excess(np.nan, 0.5, **numbers) == np.inf
     assert excess(np.inf, 0.5, **(numbers | {"largest": 1e39})) == 0
+    assert smallest_eigenvalue(np.array([[1.0, 1.1], [1.1, 1.0]])) < -0.09
+
+
+@pytest.mark.parametrize("largest", [255, 3000])
+def test_samples_coincide_with_themselves_at_the_scale_of_pixels(largest):
+    """Squared distances that are differences of squared norms would be off by 1e-7 of those: by 0.01, or by 1."""
+    x = jnp.asarray(np.random.default_rng(0).uniform(0, largest, size=(8, 784)), jnp.float32)
+    kernel_fn = stax.serial(stax.Dense(1), stax.Rbf()).kernel_fn
+    np.testing.assert_array_equal(kernel_fn(x, None, "nngp"), np.eye(8))
+    np.testing.assert_array_equal(np.diag(kernel_fn(x, x + 0, "nngp")), 1)

@@ -70,7 +70,8 @@ def bell(k, q, p, a, b):
 
 def exponential(k, q, p, a, b):
     """Exp."""
-    value = a * a * mp.exp(b * b * ((q + p) / 2 + k))
+    # Exponents beyond are too large for mpmath too, and the value for any number here.
+    value = a * a * mp.exp(min(b * b * ((q + p) / 2 + k), mp.mpf(10) ** 6))
     return value, b * b * value
 
 
@@ -106,7 +107,7 @@ def _hermite(coef, order, q):
 def kernels(
     dual: Callable, x: np.ndarray, y: np.ndarray, *, depth: int, W_std: float = 1.0, b_std: float = 0.0
 ) -> tuple:
-    """𝒦 and Θ of `depth` hidden layers and a read-out, and the largest kernel on the way."""
+    """𝒦 and Θ of `depth` hidden layers and a read-out, and the largest kernel or norm on the way."""
     with mp.workdps(DIGITS):
         w, b = mp.mpf(float(W_std)) ** 2, mp.mpf(float(b_std)) ** 2
         q, p, k = (w * _inner(*pair) + b for pair in ((x, x), (y, y), (x, y)))
@@ -116,7 +117,7 @@ def kernels(
             q, p = (w * dual(v, v, v)[0] + b for v in (q, p))
             k = w * value + b
             ntk = w * ntk * slope + k
-            largest = max(largest, k, ntk, w * abs(value), key=abs)
+            largest = max(largest, k, ntk, w * abs(value), mp.sqrt(q), mp.sqrt(p), key=abs)
         return k, ntk, abs(largest)
 
 

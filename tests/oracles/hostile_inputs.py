@@ -5,7 +5,7 @@ size, or vanish, for every activation with a closed form, in single and double p
 with double, and double (every tenth pair, and all that are no numbers) with 150 digits. Counted are
 
     pairs         evaluated, with 𝒦 and Θ each
-    too large     entries that are infinite or NaN because a kernel of the network is too large for a number
+    too large     entries that are infinite or NaN because a kernel or norm in the network is too large
     not finite    entries that are infinite or NaN without such a reason
     imprecise     entries off by more than rounding allows, near duplicates not included
 """
@@ -56,8 +56,10 @@ def references(name, depth, x, y, wanted):
 def in_double(layers, x, y):
     """The same in double precision."""
     x, y = x.astype(float), y.astype(float)
-    inside = [np.abs(evaluate(layers[:stop], x, y)).max(-1) for stop in range(1, len(layers) + 1, 2)]
-    largest = np.max(inside, axis=0)
+    stops = range(1, len(layers) + 1, 2)
+    kernels = [np.abs(evaluate(layers[:stop], x, y)).max(-1) for stop in stops]
+    norms = [np.sqrt(evaluate(layers[:stop], side, side)[:, 0]) for stop in stops for side in (x, y)]
+    largest = np.max(kernels + norms, axis=0)
     return np.stack([evaluate(layers, *p) for p in ((x, y), (x, x), (y, y))] + [np.stack([largest] * 2, -1)], 1)
 
 

@@ -162,3 +162,33 @@ def test_second_derivatives_of_the_covariance_are_finite_at_coincident_samples()
     # ∂²/∂a∂b E[φ(w·a)φ(w·b)] at a = b is σ_w² times σ_w²/d E[φ'²] plus terms along x; its trace is positive.
     assert jnp.isfinite(mixed).all()
     assert jnp.trace(mixed[0, :, 0, :]) > 0
+
+
+@pytest.mark.parametrize(("activation", "largest"), [(stax.Relu(), 18), (stax.Erf(), 12)], ids=["relu", "erf"])
+@pytest.mark.parametrize("b_std", [None, 0.0, 0.3])
+def test_derivatives_in_single_precision_are_finite_at_every_scale(activation, largest, b_std):
+    """Of both kernels, in both samples and in both hyperparameters."""
+
+    def kernels(x, y, W_std, b_std):
+        return jnp.stack([k[0, 0] for k in dense(activation, 1, W_std, b_std)(x, y)])
+
+    scales = 10.0 ** np.arange(-18, largest + 1, dtype=float)
+    x, y = (np.random.default_rng(i).normal(size=(1, 3)) for i in range(2))
+    pairs = [(s * a, s * b) for s in scales for a, b in [(x, x), (x, y), (x, -x), (x, 2 * x), (0 * x, x)]]
+    left, right = (jnp.asarray(np.stack(side), jnp.float32) for side in zip(*pairs, strict=True))
+    wanted = (0, 1, 2) if b_std is None else (0, 1, 2, 3)
+    slopes = jax.jit(jax.vmap(jax.jacrev(kernels, argnums=wanted), in_axes=(0, 0, None, None)))
+    for slope in slopes(left, right, jnp.float32(1.3), b_std if b_std is None else jnp.float32(b_std)):
+        assert jnp.isfinite(slope).all()
+
+
+@pytest.mark.parametrize("features", [3, 300])
+@pytest.mark.parametrize("activation", [stax.Erf(), stax.Sin(), stax.Gelu()], ids=["erf", "sin", "gelu"])
+def test_smooth_kernels_have_their_true_gradient_at_a_sample_that_vanishes(activation, features):
+    """Norm and cosine have no derivative there, but the covariance has, also of many features."""
+    kernel_fn = dense(activation, depth=1, b_std=None)
+    direction = jnp.asarray(np.random.default_rng(0).normal(size=(1, features)))
+    value = jax.jit(lambda t: kernel_fn(t * direction, direction, "ntk")[0, 0])
+    slope = jax.jit(jax.grad(value))(0.0)
+    assert abs(slope) > 0.1
+    np.testing.assert_allclose(slope, (value(1e-4) - value(-1e-4)) / 2e-4, rtol=1e-6)
