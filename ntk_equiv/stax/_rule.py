@@ -26,7 +26,7 @@ from ntk_equiv._typing import Array
 from ntk_equiv.stax._arc import gap_of
 from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
 from ntk_equiv.stax._parameterization import NTK, Parameterization
-from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Fixed, Need, Pairs, Points, materialize
+from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Fixed, Need, Pairs, Points, aligned, materialize
 
 Trace = Any
 T = TypeVar("T")
@@ -197,7 +197,8 @@ class DualActivation(Activation):
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         on_left = jax.tree.map(pairs.on_left, left)
         on_right = jax.tree.map(pairs.on_right, right)
-        nngp, derivative = self.dual(pairs.nngp, on_left, on_right)
+        k = aligned(pairs.nngp, on_left["q"], on_right["q"])
+        nngp, derivative = self.dual(k, on_left, on_right)
         ntk = None if pairs.ntk is None else pairs.ntk * derivative
         if need.stored:
             nngp, ntk = materialize((nngp, ntk), left["q"])
