@@ -7,6 +7,7 @@ returns the value it approved, so that it can stand where the value is used.
 import math
 import os
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,8 @@ def floating(x: Any, argument: str) -> jax.Array:
     dtype = getattr(x, "dtype", None)
     if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
         got = type(x).__name__ if dtype is None else f"dtype {dtype}"
-        fix = "Convert it first, for example with `jnp.asarray(x, float)`; integer images are usually divided by 255."
+        fix = "Convert it first, for example with `jnp.asarray(x, float)`"
+        fix += "." if dtype is None else "; integer images are usually divided by 255."
         raise refusal(argument, expected="an array of floating-point numbers", got=got, fix=fix, kind=TypeError)
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
@@ -210,6 +212,15 @@ def is_concrete(x: Any) -> bool:
     (True, Array(False, dtype=bool))
     """
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x))
+
+
+def evaluating_what_is_known() -> AbstractContextManager:
+    """A context in which operations on known values have known results, also inside `jit`, where all would be traced.
+
+    Elsewhere it does nothing: inside of programs that are compiled here it would evaluate every number by itself.
+    """
+    traced = not is_concrete(jnp.zeros(()))
+    return jax.ensure_compile_time_eval() if traced else nullcontext()
 
 
 def is_listed(value: Any) -> bool:
@@ -243,3 +254,33 @@ def shown(value: Any) -> str:
         return f"an array of shape {value.shape} and dtype {value.dtype}" if value.ndim else str(value)
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def free_memory() -> float:
+    """How many bytes of memory are free now, in this container too; infinity where the system does not tell."""
+    found = []
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            found.append(1024.0 * int(line.split()[1]))
+    limit, used = (_lines(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    if limit and used and limit[0].isdecimal():
+        found.append(float(limit[0]) - float(used[0]))
+    return max(0.0, min(found, default=math.inf))
+
+
+def in_bytes(count: float | int) -> str:
+    """A number of bytes as people say it.
+
+    >>> in_bytes(999), in_bytes(4.2e9)
+    ('999 bytes', '4.2 GB')
+    """
+    units = ("bytes", "kB", "MB", "GB", "TB", "PB")
+    power = min(len(units) - 1, max(0, int(math.log10(max(count, 1.0)) // 3)))
+    return f"{count / 1000**power:.3g} {units[power]}"
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []

@@ -10,7 +10,6 @@ and about each pair once; other ones are called on two batches of inputs at a ti
 import math
 from collections import deque
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,7 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm.auto import tqdm
 
-from ntk_equiv._check import boolean, canonical_get, function, is_concrete, positive_integer, refusal, samples_in
+from ntk_equiv._check import (
+    boolean,
+    canonical_get,
+    evaluating_what_is_known,
+    function,
+    is_concrete,
+    positive_integer,
+    refusal,
+    samples_in,
+)
 from ntk_equiv._memory import check_fits
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Get, Inputs, KernelFn, select
@@ -34,7 +42,7 @@ Index = int | jax.Array
 
 
 def gram(
-    kernel_fn: KernelFn,
+    kernel_fn: KernelFn | tuple,
     x1: Inputs,
     x2: Inputs | None = None,
     get: Get = ("nngp", "ntk"),
@@ -69,7 +77,7 @@ def gram(
          [0.0531 0.3333 0.0531]
          [0.0531 0.0531 0.3333]]
     """
-    function(kernel_fn, "kernel_fn", fix=KERNEL_FUNCTIONS)
+    kernel_fn = kernel_function(kernel_fn)
     get, progress = canonical_get(get), boolean(progress, "progress")
     tile = None if tile is None else positive_integer(tile, "tile")
     symmetric = x2 is None
@@ -80,10 +88,15 @@ def gram(
         whole = Guest.wrapped(kernel_fn)(x1, x2, get)
         return jax.tree.map(_symmetrized, whole) if symmetric else whole
     # Known points may still meet a function that is being traced: what is known is evaluated now, not in its program.
-    # Only there: inside of programs that are compiled here it would evaluate every known number by itself.
-    traced = not is_concrete(jnp.zeros(()))
-    with jax.ensure_compile_time_eval() if traced else nullcontext():
+    with evaluating_what_is_known():
         return _in_tiles(kernel_fn, x1, x2, get, tile, progress)
+
+
+def kernel_function(kernel_fn: Any) -> KernelFn:
+    """`kernel_fn`, or the third part of a network (init_fn, apply_fn, kernel_fn); refused if it is neither."""
+    if isinstance(kernel_fn, tuple) and len(kernel_fn) == 3 and all(map(callable, kernel_fn)):
+        return kernel_fn[2]
+    return function(kernel_fn, "kernel_fn", fix=KERNEL_FUNCTIONS)
 
 
 def samples(kernel_fn: KernelFn, x: Inputs, argument: str) -> Inputs:
@@ -265,13 +278,14 @@ def _check_size(block: Any, n1: int, n2: int) -> None:
         "x1",
         what=f"{len(kernels)} of {n1} × {n2} samples in {kernels[0].dtype}, a total",
         fix='Ask for one kernel (`get="ntk"`), pass float32 inputs or fewer samples, or take a few rows at a time, '
-        "`gram(kernel_fn, x1[:1000], x1)`. `InfiniteEnsemble` with `solvers.Lanczos` needs no whole matrix.",
+        "`gram(kernel_fn, x1[:1000], x1)`.",
     )
 
 
 def _check_finite(x: Inputs | None, argument: str) -> None:
     for leaf in jax.tree.leaves(x):
-        bad = np.asarray(_not_finite(leaf))
+        with evaluating_what_is_known():
+            bad = np.asarray(_not_finite(leaf))
         if bad.any():
             raise refusal(
                 argument,

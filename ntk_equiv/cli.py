@@ -7,6 +7,8 @@ error, 130 after an interruption.
 
 import argparse
 import contextlib
+import dataclasses
+import shlex
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -30,10 +32,11 @@ ABOUT_PLAN = """\
 How many members, how long to train, how large is the remaining error, and on which inputs?
 
 The data are an npz file with the arrays
-  x        training points [n, ...]: vectors [n, d], images [n, H, W, channels] or [n, H, W]
+  x        training samples [n, ...]: vectors [n, d], images [n, H, W, channels] or [n, H, W]
   y        labels: whole numbers or text for classes [n], floats for regression [n] or [n, channels]
-  x_test   test points [m, ...] (if missing, some of x are held out)
+  x_test   test samples [m, ...] (if missing, some of x are held out)
   y_test   their labels (if missing, nothing is said about errors on them)
+  class_names   names of the classes 0, 1, … (if missing, classes are called by their numbers)
 as `np.savez("data.npz", x=x, y=y)` writes it. Others are ignored.
 
 groups:   C4, D4, S3, A4, T, O, I, V4, Q8, SO2:8, O2:4, SO3:D3, and products such as C2xC4
@@ -41,12 +44,17 @@ actions:  rot90, rotate (interpolates), translations   on images;  rot90+matrix 
           matrix, permutation, regular, sign, trivial  on the last axis;  nodes  on the first of [nodes, features]
 networks: mlp:relu:2, cnn:relu:2, cnn:relu:2:gap; activations relu, erf, gelu, leaky, abs, sin
 times:    numbers, inf, log:FIRST:LAST:COUNT, or auto
+
+What a pair of samples costs is measured first. Where all of them would take longer than --minutes, fewer are used, and
+the report says so.
 """
 EXAMPLES_PLAN = """\
 examples:
   ntk-equiv plan images.npz --group C4 --action rot90 --arch cnn:relu:2
   ntk-equiv plan molecules.npz --group O --action matrix --label-action matrix --delta 0.1 --epsilon 0.05
   ntk-equiv plan data.npz --group C8 --action matrix --times log:1:1e5:20 inf --members 100 --out results
+
+  ntk-equiv plan images.npz --group D4 --action rot90 --arch cnn:relu:2:gap --minutes 60
 
 exit codes: 0, 2 for what you have to put right, 1 for any other error, 130 if interrupted
 """
@@ -69,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         asked = _parser().parse_args(arguments)
+        asked.command = shlex.join(["ntk-equiv", *(sys.argv[1:] if arguments is None else arguments)])
     except SystemExit as stop:  # argparse has said what is wrong, or printed the help
         return int(stop.code or 0)
     try:
@@ -92,11 +101,15 @@ def _plan(asked: argparse.Namespace) -> None:
         fix = "Install matplotlib (`pip install 'ntk-equiv[plots]'`), or leave figures out with --no-figures."
         raise refusal("figures", expected="left out without matplotlib", got="wanted", fix=fix)
     folder = planning.checked_folder(asked.out or f"{asked.data.stem}-plan", overwrite=asked.overwrite)
-    given: dict[str, Any] = datasets.npz_arrays(asked.data, ("x", "y"), optional=("x_test", "y_test"))
+    given: dict[str, Any] = datasets.npz_arrays(asked.data, ("x", "y"), optional=("x_test", "y_test", "class_names"))
     with _precision("float32" if asked.float32 else "float64") as dtype:
         settings = {name: getattr(asked, name) for name in SETTINGS}
+        settings["name"] = asked.data.name if asked.name is None else asked.name
+        in_file = given.pop("class_names", None)
+        settings["class_names"] = in_file if asked.class_names is None else asked.class_names
         say = None if asked.quiet else lambda text: print(f"{text} …", file=sys.stderr, flush=True)
         found = planning.plan(given.pop("x"), given.pop("y"), **given, **settings, dtype=dtype, progress=say)
+    found = dataclasses.replace(found, origin={**found.origin, "command": asked.command})
     paths = found.write(folder, overwrite=asked.overwrite, figures=asked.figures)
     print(found.table())
     print("\nFiles\n-----")
@@ -145,14 +158,15 @@ def _explained(error: Exception, asked: argparse.Namespace) -> str:
         return str(error).replace(f"`{argument}`", option if hasattr(asked, argument) else argument, 1)
     text = f"{type(error).__name__}: {error}"
     if "RESOURCE_EXHAUSTED" in text or isinstance(error, MemoryError):
-        return f"not enough memory ({text.splitlines()[0]}). Use fewer points: --max-points, --max-test-points."
+        advice = "Use fewer samples (--max-points, --max-test-points), or a simpler network (--arch)."
+        return f"not enough memory ({text.splitlines()[0]}). {advice}"
     return text if asked.traceback else f"{text}. With --traceback it is shown where this happened."
 
 
 # Options of `plan` that are settings of `planning.plan`, with their type and what they mean.
 OPTIONS: dict[str, tuple] = {
     "group": (str, None, "the symmetry group"),
-    "action": (str, None, "how it acts on points"),
+    "action": (str, None, "how it acts on samples"),
     "label_action": (str, "trivial", "how it acts on labels: an action, or same"),
     "arch": (str, "mlp:relu:2", "the network"),
     "w_std": (float, 2**0.5, "standard deviation of weights, times √fan-in"),
@@ -164,13 +178,19 @@ OPTIONS: dict[str, tuple] = {
     "members": (int, 10, "size of an ensemble you have in mind"),
     "delta": (float, None, "tolerated deviation, in units of the labels (default: a tenth of their spread)"),
     "epsilon": (float, 0.05, "probability of a larger one"),
-    "holdout": (float, 0.2, "fraction of points held out if there are no test points"),
-    "max_points": (int, 1000, "most training points to use, drawn at random"),
-    "max_test_points": (int, 100, "most test points to use, drawn at random"),
+    "holdout": (float, 0.2, "fraction of samples held out if there are no test samples"),
+    "max_points": (int, 1000, "most training samples to use, drawn at random"),
+    "max_test_points": (int, 100, "most test samples to use, drawn at random"),
+    "minutes": (
+        float,
+        5.0,
+        "how long it may take; fewer samples are used where more would take longer; inf for any time",
+    ),
     "samples": (int, 10_000, "draws for members over orbits"),
     "seed": (int, 0, "of all that is random"),
+    "name": (str, None, "what the data are called in the report (default: the name of the file)"),
 }
-SETTINGS = (*OPTIONS, "times")
+SETTINGS = (*OPTIONS, "times", "class_names")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -200,6 +220,7 @@ def _fill_plan(plan: argparse.ArgumentParser) -> None:
             help=text if default is None else f"{text} (default: {shown})",
         )
     plan.add_argument("--times", nargs="+", default="auto", metavar="TIME", help="training times (default: auto)")
+    plan.add_argument("--class-names", nargs="+", metavar="NAME", help="names of the classes 0, 1, …")
     plan.add_argument("--out", type=Path, help="folder for the files (default: the name of the data and -plan)")
     plan.add_argument("--overwrite", action="store_true", help="replace a plan that is in the folder")
     plan.add_argument("--no-figures", dest="figures", action="store_false", help="do without matplotlib")

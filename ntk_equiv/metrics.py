@@ -31,7 +31,7 @@ QUANTILES = (0.25, 0.5, 0.75)
 
 
 @dataclass_pytree
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class OrbitMetric:
     """A metric averaged over points, with standard errors over these points (NaN if there is but one).
 
@@ -52,6 +52,8 @@ class OrbitMetric:
         >>> found = metrics.orbit_std(predictions)
         >>> float(found.ensemble), found.members.tolist()                 # each member changes, their mean does not
         (0.0, [1.0, 1.0])
+        >>> found
+        <orbit metric: 0 for the mean of 2 members, 1 for one of them, at 1 sample>
     """
 
     ensemble: Float[Array, "*batch"]
@@ -60,6 +62,17 @@ class OrbitMetric:
     member_errors: Float[Array, "*batch members"]
     points: Float[Array, "*batch n"]
     monte_carlo_error: Float[Array, "*batch"] | None = None
+
+    def __repr__(self) -> str:
+        arrays = all(isinstance(part, jax.Array | np.ndarray) for part in (self.ensemble, self.members, self.points))
+        if not arrays or not is_concrete((self.ensemble, self.members)) or np.ndim(self.ensemble):
+            return f"<orbit metric of shape {np.shape(self.ensemble)}>"  # mapped, traced, or used as a pytree
+        members, n = self.members.shape[-1], self.points.shape[-1]
+        error = "" if np.isnan(self.ensemble_error) else f" ± {float(self.ensemble_error):.2g}"
+        return (
+            f"<orbit metric: {float(self.ensemble):.3g}{error} for the mean of {members} member{'s' * (members != 1)}, "
+            f"{float(np.mean(self.members)):.3g} for one of them, at {n} sample{'s' * (n != 1)}>"
+        )
 
     @property
     def quantiles(self) -> Float[Array, "3"]:

@@ -1,7 +1,9 @@
 """The command line: what it computes, prints and writes, and what it answers to mistakes."""
 
+import dataclasses
 import inspect
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -40,11 +42,18 @@ def planned(data, tmp_path_factory):
     return folder
 
 
-def test_a_plan_is_that_of_the_library(planned):
+def test_a_plan_is_that_of_the_library(data, planned):
     x, y, x_test, y_test = VECTORS
     expected = planning.plan(x, y, x_test=x_test, y_test=y_test, **SETTINGS)
-    assert planning.Plan.load(planned / "plan.json").table() == expected.table()
-    assert (planned / "plan.txt").read_text() == expected.table() + "\n"
+    found = planning.Plan.load(planned / "plan.json")
+    assert found.origin["data"] == "mine.npz"
+    assert found.origin["command"] == shlex.join(
+        ["ntk-equiv", "plan", str(data), *options(), "--out", str(planned), "--quiet"]
+    )
+    (cost,) = [note for note in found.notes if note.startswith("Cost")]  # as measured just then
+    notes = tuple(cost if note.startswith("Cost") else note for note in expected.notes)
+    assert found.table() == dataclasses.replace(expected, origin=found.origin, notes=notes).table()
+    assert (planned / "plan.txt").read_text() == found.table() + "\n"
     assert {path.name for path in planned.iterdir()} == {f"plan.{end}" for end in ("html", "json", "txt", "pdf", "png")}
 
 
@@ -56,7 +65,8 @@ def test_what_is_there_is_not_replaced_unless_that_is_said(data, planned, capsys
     said = capsys.readouterr()
     assert said.out.startswith("In short\n--------\n- How many members: ")
     assert said.out.endswith("plan.txt\n")
-    assert "fitting the infinite ensemble to 4 × 8 points …" in said.err
+    assert "8 training and 3 test samples under 4 elements will take about" in said.err
+    assert re.search("fitting the infinite ensemble to 4 × 8 samples; about .* left …", said.err)
 
 
 @pytest.mark.parametrize(("option", "dtype"), [([], "float64"), (["--float32"], "float32")])
@@ -80,13 +90,14 @@ def test_double_precision_is_the_default_of_the_program(data, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
-        ({"action": "rot90"}, "--action must be an action of cyclic(4) on points of shape (2,)"),
+        ({"action": "rot90"}, "--action must be an action of cyclic(4) on samples of shape (2,)"),
         ({"group": "G4"}, "--group must be one of C4, D4"),
         ({"label_action": "regular"}, "--label-action must be"),
         ({"arch": "mlp:relu"}, "--arch must be of the form mlp or cnn"),
         ({"times": ["log:1:10"]}, "--times must be training times"),
         ({"delta": -1}, "--delta must be positive"),
         ({"epsilon": 2}, "--epsilon must be between 0 and 1"),
+        ({"minutes": 0}, "--minutes must be a positive number"),
         ({"max_points": 0}, "--max-points must be a positive integer"),
         ({"group": None}, "the following arguments are required: --group"),
         ({"members": "ten"}, "argument --members: invalid int value"),
@@ -106,7 +117,7 @@ def test_mistakes_in_the_options_are_answered_in_their_words(data, tmp_path, cap
         ({"x": VECTORS[0]}, "must be a file with y, got x only"),
         ({"points": VECTORS[0], "labels": VECTORS[1]}, "must be a file with x and y, got points, labels only"),
         ({"x": VECTORS[0] * np.nan, "y": VECTORS[1]}, "x must be finite numbers, got 16 that are not"),
-        ({"x": VECTORS[0], "y": VECTORS[1][:2]}, "y must be labels of 8 points"),
+        ({"x": VECTORS[0], "y": VECTORS[1][:2]}, "y must be labels of 8 samples"),
         ({"x": VECTORS[0], "y": np.array([{}] * 8, object)}, "must be an intact npz file of numbers"),
     ],
 )

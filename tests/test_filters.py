@@ -54,6 +54,15 @@ def test_the_end_of_training_is_the_inverse(filter):
     assert np.isfinite(filter(0.0, 1e18))
 
 
+def test_steps_that_are_too_large_have_no_end():
+    """At the limit training swings for ever between 0 and 2/λ, beyond it diverges."""
+    descent, heavy = filters.gradient_descent(1.0), filters.momentum(1.0, 0.5)
+    np.testing.assert_allclose([descent(2.0, 10**6), descent(2.0, 10**6 + 1)], [0, 1], atol=1e-12)
+    assert np.isnan(descent(jnp.array([2.0, 2.5]), INF)).all()
+    assert np.isnan(heavy(jnp.array([3.0, 3.1]), INF)).all()
+    assert np.isfinite(heavy(2.9, INF))
+
+
 def test_momentum_zero_is_descent_and_small_steps_are_flow():
     lam = jnp.linspace(0, 1.9, 5)
     np.testing.assert_allclose(filters.momentum(1.0, 0.0)(lam, 13), filters.gradient_descent(1.0)(lam, 13), rtol=1e-13)

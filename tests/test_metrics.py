@@ -152,3 +152,17 @@ def test_bad_input_is_refused(call, message):
 def test_integers_are_refused():
     with pytest.raises(TypeError, match="floating-point"):
         metrics.orbit_std(np.ones((1, 2, 3), int))
+
+
+def test_metrics_print_one_readable_line():
+    found = metrics.orbit_std(jnp.asarray(SCORES))
+    error = f"{float(found.ensemble_error):.2g}"
+    assert repr(found) == (
+        f"<orbit metric: {float(found.ensemble):.3g} ± {error} for the mean of 3 members, "
+        f"{float(found.members.mean()):.3g} for one of them, at 5 samples>"
+    )
+    lines = []
+    jax.jit(lambda scores: lines.append(repr(metrics.orbit_std(scores))) or scores)(jnp.asarray(SCORES))
+    assert lines == ["<orbit metric of shape ()>"]
+    assert repr(jax.tree.map(lambda leaf: None, found)) == "<orbit metric of shape ()>"
+    assert repr(jax.vmap(metrics.orbit_std)(jnp.asarray(SCORES[None]))) == "<orbit metric of shape (1,)>"

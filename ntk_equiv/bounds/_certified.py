@@ -46,6 +46,7 @@ class ContinuousDeviation(Enclosure):
         lower: attained by `elements`, [n].
         upper: exceeded by no element of the group, [n].
         certified: whether `upper` is proven, up to the rounding of f̄ itself.
+        converged: whether the two are as close as `rtol` and `atol` ask for, [n]; if not, `max_cells` ended the search.
         elements: the matrix at which the lower value is attained, [n, d, d].
         cells: how many elements were looked at for each point, [n].
 
@@ -86,10 +87,10 @@ def certified_continuous_deviation(
         rtol: the relative width of the enclosure at which to stop.
         atol: the absolute width at which to stop.
         max_cells: how many elements of the group to look at for each point, at most; then the enclosure reached is
-            returned, as certified as any.
+            returned, as certified as any, and its `converged` is False.
 
     Returns:
-        A record with `lower` and `upper`, [n].
+        A record with `lower`, `upper` and `converged`, [n].
 
     Example:
         >>> import jax.numpy as jnp
@@ -118,7 +119,8 @@ def certified_continuous_deviation(
         for x, own in zip(found.x, found.outputs(found.x), strict=True)
     ]
     lower, upper, elements, count = (np.array(column) for column in zip(*results, strict=True))
-    return ContinuousDeviation(lower, upper, True, elements, count)
+    converged = upper - lower <= atol + rtol * np.abs(lower)
+    return ContinuousDeviation(lower, upper, True, elements, count, converged=converged)
 
 
 def _start(found: Setting) -> Cells:

@@ -41,6 +41,7 @@ class DiscretizationError(Enclosure):
         lower: attained, by an element of the group that was evaluated.
         upper: exceeded by no element.
         certified: True; if all fails, the upper value is 2.
+        converged: whether the two are as close as `rtol` asks for.
         angle: the largest angle of a rotation from the nearest element of the set; None for groups other than SO(2)
             and SO(3).
 
@@ -94,8 +95,10 @@ def discretization_error(
     elif rep.group == SO3:
         lower, upper = _spatial(weights(rep), elements, rtol, max_cells)
     else:
-        return DiscretizationError(*_of_other_groups(rep, elements, rtol, max_cells), True, None)
-    return DiscretizationError(lower, upper, True, covering_angle(elements))
+        lower, upper = _of_other_groups(rep, elements, rtol, max_cells)
+    converged = upper - lower <= max(rtol * lower, 10 * ROUNDING)
+    angle = covering_angle(elements) if rep.group in (SO2, SO3) else None
+    return DiscretizationError(lower, upper, True, angle, converged=bool(converged))
 
 
 def covering_angle(elements: np.ndarray) -> float:

@@ -121,7 +121,7 @@ def _elements_of_round(found: Setting, centre: np.ndarray, count: int, number: i
     return np.asarray(found.group.sample(jax.random.key(number), count), dtype=float)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class GroupOrders:
     """What was found for each order of the subgroup that augments.
 
@@ -135,6 +135,8 @@ class GroupOrders:
     Example:
         >>> from ntk_equiv import bounds
         >>> found = bounds.GroupOrders((2, 4, 8), (3.0, 0.6, 0.2), (1.0, 0.1, 0.1), certified_order=8, measured_order=4)
+        >>> found
+        <smallest order within δ: 8 certified, 4 measured, of 3 tried>
         >>> dict(zip(found.orders, found.upper))      # within δ = 0.5: surely from 8, by what was seen from 4
         {2: 3.0, 4: 0.6, 8: 0.2}
     """
@@ -144,6 +146,12 @@ class GroupOrders:
     measured: tuple[float, ...]
     certified_order: int | None
     measured_order: int | None
+
+    def __repr__(self) -> str:
+        certified, measured = (
+            "none" if order is None else order for order in (self.certified_order, self.measured_order)
+        )
+        return f"<smallest order within δ: {certified} certified, {measured} measured, of {len(self.orders)} tried>"
 
 
 def min_group_order(

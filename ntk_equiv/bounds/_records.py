@@ -110,6 +110,7 @@ class Enclosure(_Number):
         lower: attained by an element of the group that was evaluated.
         upper: exceeded by no element.
         certified: whether that is proven, up to rounding, rather than estimated.
+        converged: whether the two are as close as was asked for, of each entry where there are several.
 
     Example:
         >>> import numpy as np
@@ -117,6 +118,8 @@ class Enclosure(_Number):
         >>> error = bounds.Enclosure(np.array([0.1, 0.3]), np.array([0.2, 0.4]), certified=True)
         >>> error
         <between [0.1, 0.3] and [0.2, 0.4], certified>
+        >>> bounds.Enclosure(0.1, 0.2, certified=True, converged=False)
+        <between 0.1 and 0.2, certified, wider than asked for>
         >>> print(error < 0.25, np.sqrt(error).round(3))      # the upper values
         [ True False] [0.447 0.632]
     """
@@ -124,10 +127,13 @@ class Enclosure(_Number):
     lower: Any
     upper: Any
     certified: bool
+    converged: Any = dataclasses.field(default=True, kw_only=True)
 
     def __repr__(self) -> str:
         kind = "certified" if self.certified else "estimated"
-        return f"<between {_shown(self.lower)} and {_shown(self.upper)}, {kind}>"
+        wide, count = int(np.sum(~np.asarray(self.converged, bool))), np.size(self.converged)
+        said = (", wider than asked for" if count == 1 else f", {wide} of {count} wider than asked for") if wide else ""
+        return f"<between {_shown(self.lower)} and {_shown(self.upper)}, {kind}{said}>"
 
     @property
     def _value(self) -> np.ndarray:

@@ -10,6 +10,7 @@ Images are [n, H, W] or [n, H, W, 3], labels [n].
 
 import io
 import json
+import math
 import pickletools
 import tarfile
 import zipfile
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ntk_equiv._check import file_path, refusal
-from ntk_equiv.datasets._idx import damaged, read_idx
+from ntk_equiv.datasets._idx import check_memory, damaged, read_idx
 
 Arrays = tuple[np.ndarray, np.ndarray]
 
@@ -38,13 +39,16 @@ def read_idx_pair(images: Path, labels: Path) -> Arrays:
 def npz_arrays(path: Any, names: Sequence[str], /, optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """Arrays of an npz file by their names, read without trusting it: objects, which would be unpickled, are refused.
 
+    How large they are is known before they are read, and what does not fit into the free memory is refused.
+
     Args:
         path: the file.
         names: arrays that must be there.
         optional: arrays that may be.
 
     Raises:
-        ValueError: no such file, not an intact npz file of numbers, or an array is missing; the message names it.
+        ValueError: no such file, not an intact npz file of numbers, larger than the free memory, or an array is
+            missing; the message names it.
 
     Example:
         >>> import tempfile, numpy as np
@@ -64,14 +68,36 @@ def npz_arrays(path: Any, names: Sequence[str], /, optional: Sequence[str] = ())
     try:
         with path.open("rb") as content, np.load(content, allow_pickle=False) as archive:
             there = list(archive)
+            _check_sizes(path, archive.zip, [name for name in (*names, *optional) if name in there])
             found = {name: archive[name] for name in (*names, *optional) if name in there}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+        if hasattr(error, "argument"):
+            raise
         raise damaged(path, "an intact npz file of numbers", f"one that cannot be read ({error})") from error
     if missing := [name for name in names if name not in there]:
         expected = f"a file with {' and '.join(missing)}"
         fix = "The file lacks this part of the data: take another part or the complete file, or name its arrays so."
         raise refusal(str(path), expected=expected, got=f"{', '.join(there) or 'nothing'} only", fix=fix)
     return found
+
+
+def _check_sizes(path: Path, archive: zipfile.ZipFile, names: list[str]) -> None:
+    """Refuse arrays that are not as long as they say, or do not fit into memory, by their headers alone."""
+    sizes = {}
+    for name in names:
+        member = archive.getinfo(f"{name}.npy" if f"{name}.npy" in archive.NameToInfo else name)
+        with archive.open(member) as content:
+            version = np.lib.format.read_magic(content)
+            read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            if version not in read:
+                raise ValueError(f"{name} is no array of numbers")
+            shape, _, dtype = read[version](content)
+            if not dtype.hasobject and math.prod(shape) * dtype.itemsize != member.file_size - content.tell():
+                raise ValueError(f"{name} is not as long as its header says")
+        sizes[name] = math.prod(shape) * dtype.itemsize
+    if sizes:
+        largest = max(sizes, key=lambda name: sizes[name])
+        check_memory(path, sum(sizes.values()), f", most of it in {largest}")
 
 
 def read_npz(path: Path, images: str, labels: str) -> Arrays:
@@ -146,6 +172,7 @@ def _member(archive: tarfile.TarFile, path: Path, name: str) -> bytes:
     content = archive.extractfile(found[0]) if found else None
     if content is None:
         raise damaged(path, f"an archive with {name}", "one without")
+    check_memory(path, found[0].size, f", in {name}")
     return content.read()
 
 

@@ -13,11 +13,12 @@ import struct
 import zlib
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
 
-from ntk_equiv._check import file_path, refusal, shown
+from ntk_equiv._check import file_path, free_memory, in_bytes, refusal, shown
 
 _BYTES = 8  # the only type of entries that image sets use
 
@@ -38,15 +39,43 @@ def read_idx(path: str | PathLike[str], /) -> UInt8[np.ndarray, "..."]:
         [7, 8, 9]
     """
     path = file_path(path, "path", exists=True)
-    content = unzipped(path, path.read_bytes())
-    rank = content[3] if len(content) > 3 else 0
-    if content[:3] != bytes([0, 0, _BYTES]) or len(content) < 4 + 4 * rank:
-        raise damaged(path, "an IDX file of bytes", f"a file that begins with {content[:4].hex(' ') or 'nothing'}")
-    shape = struct.unpack_from(f">{rank}I", content, 4)
-    announced, there = math.prod(shape), len(content) - 4 - 4 * rank
-    if announced != there:
-        raise damaged(path, f"of the {announced} entries its header announces", f"{there}")
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
+    try:
+        with _opened(path) as content:
+            return _array(path, content)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise damaged(path, "an intact gzip file", f"one that cannot be decompressed ({error})") from error
+
+
+def _opened(path: Path) -> Any:
+    with path.open("rb") as content:
+        zipped = content.read(2) == b"\x1f\x8b"
+    return gzip.open(path) if zipped else path.open("rb")
+
+
+def _array(path: Path, content: Any) -> np.ndarray:
+    """The array, of which no more is read than its header announces: a small file may unpack to a very large one."""
+    start = content.read(4)
+    rank = start[3] if len(start) > 3 else 0
+    sizes = content.read(4 * rank)
+    if start[:3] != bytes([0, 0, _BYTES]) or len(start) < 4 or len(sizes) < 4 * rank:
+        raise damaged(path, "an IDX file of bytes", f"a file that begins with {start.hex(' ') or 'nothing'}")
+    shape = struct.unpack(f">{rank}I", sizes)
+    announced = math.prod(shape)
+    check_memory(path, announced)
+    entries = content.read(announced + 1)
+    if len(entries) != announced:
+        got = f"{len(entries)}{' or more' * (len(entries) > announced)}"
+        raise damaged(path, f"of the {announced} entries its header announces", got)
+    return np.frombuffer(entries, np.uint8).reshape(shape)
+
+
+def check_memory(path: Path, size: int, /, what: str = "") -> None:
+    """Refuse to read so many bytes if they do not fit into the free memory."""
+    free = free_memory()
+    if size > free:
+        fix = "Save fewer samples, or smaller numbers, such as bytes for images."
+        got = f"{in_bytes(size)} once unpacked{what}"
+        raise refusal(str(path), expected=f"a file that fits into {in_bytes(free)} of free memory", got=got, fix=fix)
 
 
 def idx_bytes(array: np.ndarray, /) -> bytes:
@@ -66,16 +95,6 @@ def checksum(array: np.ndarray) -> str:
     digest = hashlib.sha256(_header(array))
     digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
-
-
-def unzipped(path: Path, content: bytes) -> bytes:
-    """The content of a file, decompressed if it is gzipped."""
-    if content[:2] != b"\x1f\x8b":
-        return content
-    try:
-        return gzip.decompress(content)
-    except (EOFError, OSError, zlib.error) as error:
-        raise damaged(path, "an intact gzip file", f"one that cannot be decompressed ({error})") from error
 
 
 def damaged(path: Path, expected: str, got: str) -> Exception:

@@ -28,6 +28,8 @@ class LabelledSet(NamedTuple):
         >>> from ntk_equiv.datasets import LabelledSet
         >>> C2 = groups.cyclic(2)
         >>> data = LabelledSet(jnp.eye(2), jnp.array([0.0, 1.0]), reps.regular(C2), reps.trivial(C2))
+        >>> data
+        <labelled set: x (2, 2), y (2,), regular and trivial of cyclic(2)>
         >>> augment(*data)
         <augmented set: 2 points under 2 elements of cyclic(2)>
     """
@@ -36,6 +38,11 @@ class LabelledSet(NamedTuple):
     y: Any
     rep_x: Representation
     rep_y: Representation
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(str(np.shape(leaf)) for leaf in jax.tree.leaves(self.x))
+        actions = f"{self.rep_x.label} and {self.rep_y.label} of {self.rep_x.group.label}"
+        return f"<labelled set: x {shapes}, y {np.shape(self.y)}, {actions}>"
 
     @property
     def n(self) -> int:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from ntk_equiv._check import instance, positive_integers, refusal, shown
 from ntk_equiv.empirical import Correction, fitted_correction
 from ntk_equiv.ensembles._batches import batches_of
-from ntk_equiv.ensembles._configuration import fingerprint, rate_and_momentum
+from ntk_equiv.ensembles._configuration import fingerprint
 from ntk_equiv.ensembles._run import Run
 from ntk_equiv.filters._kinds import GradientDescent, GradientFlow, Momentum
 
@@ -46,7 +46,7 @@ class Deviation:
     @property
     def difference(self) -> Float[np.ndarray, "*points"]:
         """Observed minus predicted."""
-        return self.observed - self.predicted
+        return self.observed.astype(float) - self.predicted
 
     @property
     def standardized(self) -> Float[np.ndarray, "*points"]:
@@ -72,7 +72,7 @@ class Deviation:
         return bool((np.abs(self.difference) <= room).all())
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Comparison:
     """A trained ensemble compared with theory; made by `compare_with_theory`.
 
@@ -87,6 +87,8 @@ class Comparison:
         >>> mean = ensembles.Deviation(np.array([1.3]), np.array([1.0]), np.array([0.1]))
         >>> var = ensembles.Deviation(np.array([0.2]), np.array([0.2]), np.array([0.05]))
         >>> found = ensembles.Comparison(members=25, mean=mean, var=var)
+        >>> found
+        <25 members: mean off by 3.00 standard errors overall, 3.00 at most; variance off by 0.00, 0.00 at most>
         >>> found.holds(5), found.holds(2), found.holds(2, allowance=0.2)      # off by 3; width may add a fifth
         (True, False, True)
     """
@@ -94,6 +96,11 @@ class Comparison:
     members: int
     mean: Deviation
     var: Deviation
+
+    def __repr__(self) -> str:
+        mean, var = (f"{one.overall:.2f}{{}}, {one.largest:.2f} at most" for one in (self.mean, self.var))
+        mean, var = mean.format(" standard errors overall"), var.format("")
+        return f"<{self.members} members: mean off by {mean}; variance off by {var}>"
 
     def holds(self, standard_errors: float | int = 5, *, allowance: float | int = 0) -> bool:
         """Whether mean and variance meet theory everywhere.
@@ -105,7 +112,7 @@ class Comparison:
         return self.mean.within(standard_errors, allowance) and self.var.within(standard_errors, allowance)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Trend:
     """Deviations a/N for widths N, fitted at each point.
 
@@ -121,6 +128,8 @@ class Trend:
         >>> from ntk_equiv import empirical, ensembles
         >>> mean, var = (empirical.Correction(np.array([a]), np.array([0.1]), 1.2) for a in (0.5, 2.0))
         >>> trend = ensembles.Trend(widths=(64, 128), comparisons=(), mean=mean, var=var)
+        >>> trend
+        <deviations a/width at widths 64, 128: χ² per degree of freedom 1.20 for the mean, 1.20 for the variance>
         >>> print(trend.mean.at(1000), trend.var.at(1000))      # what width 1000 is estimated to add
         [0.0005] [0.002]
     """
@@ -129,6 +138,11 @@ class Trend:
     comparisons: tuple[Comparison, ...]
     mean: Correction
     var: Correction
+
+    def __repr__(self) -> str:
+        widths, chi2 = ", ".join(map(str, self.widths)), "χ² per degree of freedom"
+        fits = f"{self.mean.chi_squared:.2f} for the mean, {self.var.chi_squared:.2f} for the variance"
+        return f"<deviations a/width at widths {widths}: {chi2} {fits}>"
 
 
 def compare_with_theory(run: Run | Mapping[int, Run], ens: Any, x: Any, t: Any = None) -> Comparison | Trend:
@@ -173,13 +187,14 @@ def _compared(run: Run, ens: Any, x: Any, t: Any) -> Comparison:
     instance(run, Run, "run", expected="a run", fix=fix)
     t = run.steps if t is None else t
     _check_same_training(run, ens, t)
-    predictions = np.asarray(run.predict(x))[run.finished]
+    # In double precision: the squares of labels in single precision need not be numbers of single precision.
+    predictions = np.asarray(run.predict(x))[run.finished].astype(float)
     count = len(predictions)
     if count < 2:
         raise refusal("run", expected="at least 2 members that are finite", got=count, fix="Train more.")
     mean, var = predictions.mean(0), predictions.var(0, ddof=1)
-    predicted = np.asarray(ens.mean(x, t)).reshape(mean.shape)
-    spread = np.broadcast_to(np.asarray(ens.var(x, t))[..., None], mean.shape)
+    predicted = np.asarray(ens.mean(x, t), float).reshape(mean.shape)
+    spread = np.broadcast_to(np.asarray(ens.var(x, t), float)[..., None], mean.shape)
     return Comparison(
         count,
         Deviation(mean, predicted, np.sqrt(var / count)),
@@ -195,14 +210,15 @@ def _check_same_training(run: Run, ens: Any, t: Any) -> None:
     if run.steps == 0:
         raise refusal("t", expected="0, for a run that is not trained", got=t, fix="Train it with `train`.")
     if here["loss"] != "mse":
-        differences.append(f"the run has loss {here['loss']!r}, theory is about 'mse'")
+        loss = here["loss"] if isinstance(here["loss"], str) else f"the function {here['loss']['name']}"
+        differences.append(f"the run has loss {loss!r}, theory is about 'mse'")
     if here["batch_size"] is not None or here["augmentation"] != "full":
         differences.append("the run saw batches, theory is about all data in every step")
     if here["reduction"] != ens.reduction:
         differences.append(f"the run has reduction {here['reduction']!r}, the infinite ensemble {ens.reduction!r}")
     if t != run.steps:
         differences.append(f"the run has {run.steps} steps, t is {t}")
-    differences += _different_rates(rate_and_momentum(here["optimizer"]), ens.filter)
+    differences += _different_rates(here["rate and momentum"], ens.filter)
     if not differences and fingerprint(batches_of(ens.train, None, "full")[1]) != here["data"]:
         differences.append("they were trained on different data")
     if differences:
@@ -210,14 +226,14 @@ def _check_same_training(run: Run, ens: Any, t: Any) -> None:
         raise refusal("ens", expected="about the training of `run`", got="; ".join(differences), fix=fix)
 
 
-def _different_rates(found: tuple[float, float] | None, filter: Any) -> list[str]:
+def _different_rates(found: list[float] | None, filter: Any) -> list[str]:
     if not isinstance(filter, GradientFlow | GradientDescent | Momentum):
         return [f"the run is trained by gradient descent, the infinite ensemble by {filter}"]
     if found is None:
-        return ["the optimizer of the run is not gradient descent, with or without momentum, at a constant rate"]
-    wanted = float(filter.learning_rate), float(getattr(filter, "beta", 0.0))
-    if not np.allclose(found, wanted, rtol=1e-5, atol=1e-5):
-        return [f"the run has rate and momentum {found}, the infinite ensemble {wanted}"]
+        return ["the optimizer of the run is not gradient descent, at one rate for all parameters and steps"]
+    (rate, momentum), wanted = found, (float(filter.learning_rate), float(getattr(filter, "beta", 0.0)))
+    if not np.isclose(rate, wanted[0], rtol=1e-5, atol=0) or not np.isclose(momentum, wanted[1], rtol=0, atol=1e-5):
+        return [f"the run has rate and momentum {(rate, momentum)}, the infinite ensemble {wanted}"]
     return []
 
 

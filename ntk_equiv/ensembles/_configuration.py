@@ -1,60 +1,112 @@
 """What a run is, as plain text: enough to tell whether a checkpoint belongs to it.
 
-Functions cannot be written down, but their effect can. An optimizer is described by the updates it makes for a few
-given gradients, a network by the shapes of its parameters and by its first outputs, data by a hash of their bytes.
+Functions cannot be written down, but their effect can. Optimizers, losses and actions are described by what they make
+of given numbers, a network by the shapes of its parameters and by its first outputs and gradients, data by a hash of
+their bytes.
 """
 
 import hashlib
 import json
-from functools import partial
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
+from ntk_equiv.ensembles._gradient import value_and_gradient
+from ntk_equiv.ensembles._inputs import spec
 from ntk_equiv.ensembles._loop import Task
-from ntk_equiv.ensembles._model import Model
+from ntk_equiv.ensembles._losses import LOSSES, LossFn
+from ntk_equiv.ensembles._probes import (
+    STRETCHES,
+    TOLERANCE,
+    tried_action,
+    tried_loss,
+    tried_optimizer,
+)
 
-# Gradients of one parameter that starts at 1: enough to tell a rate, momentum, and anything adaptive apart.
-PROBES = (1.0, -0.5, 0.25, 2.0)
-# Outputs of the same network on another machine differ by rounding.
+# Outputs and gradients of the same network on another machine differ by rounding.
 OUTPUT_TOLERANCE = 1e-3
 # On so many samples are they compared.
 SAMPLES = 8
 
 
-def configuration(task: Task, key: Any, data: tuple, **settings: Any) -> dict[str, Any]:
-    """Everything that decides the result of a run, as JSON can hold it."""
+class Configuration(Mapping[str, Any]):
+    """Everything that decides the result of a run, as JSON can hold it.
+
+    What takes long to find out, and few ask for, is found out when it is first asked for.
+    """
+
+    def __init__(self, known: dict[str, Any], find: Callable[[], dict[str, Any]]) -> None:
+        self._known, self._find = known, find
+
+    @cached_property
+    def _whole(self) -> dict[str, Any]:
+        return json.loads(json.dumps({**self._known, **self._find()}))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._known[name] if name in self._known else self._whole[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._whole)
+
+    def __len__(self) -> int:
+        return len(self._whole)
+
+    def __repr__(self) -> str:
+        return repr(self._whole)
+
+
+def configuration(task: Task, key: Any, data: tuple, *, steps: int, **settings: Any) -> Configuration:
+    """The configuration of a run of so many steps."""
     example = jax.tree.map(lambda leaf: leaf[:1], data[0])
     params = jax.eval_shape(task.model.init, jax.random.key(0), example)
-    batches = task.batches
-    described = {
+    outputs = jax.eval_shape(task.model.apply, params, data[0])
+    batches, y = task.batches, data[1]
+    labels = y[:, None] if y.ndim == 1 else y  # an action is on channels
+    known = {
         **settings,
-        "loss": loss_name(task.loss),
+        "steps": steps,
         "reduction": task.reduction,
         "batch_size": batches.batch_size,
         "augmentation": "random" if batches.random else "full",
         "key": [task.key_impl, *np.asarray(key).ravel().tolist()],
-        "optimizer": probed(task.optimizer),
         "parameters": parameter_specs(params),
         "inputs": [spec(leaf) for leaf in jax.tree.leaves(example)],
         "data": fingerprint(data),
-        "actions": [repr(batches.rep_x), repr(batches.rep_y)],
     }
-    return json.loads(json.dumps(described))
+
+    def find() -> dict[str, Any]:
+        updates, rate_and_momentum = tried_optimizer(task.optimizer, params, steps)
+        return {
+            "loss": _described_loss(task.loss, outputs, y),
+            "optimizer": updates,
+            "rate and momentum": rate_and_momentum,
+            "actions": [tried_action(batches.rep_x, example), tried_action(batches.rep_y, labels)],
+        }
+
+    return Configuration(json.loads(json.dumps(known)), find)
 
 
-def first_outputs(model: Model, data: tuple) -> list[float]:
-    """What the network computes for a fixed key and a few samples: as good as a description of it."""
-    outputs = _outputs(model, jax.tree.map(lambda leaf: leaf[:SAMPLES], data[0]))
-    return np.ravel(outputs)[:16].astype(float).tolist()
+def first_steps(task: Task, data: tuple) -> dict[str, list[float]]:
+    """What the network computes for a fixed key and a few samples, and how its parameters are pulled by the loss."""
+    x, y = jax.tree.map(lambda leaf: leaf[:SAMPLES], data[:2])
+    outputs, lengths = jax.device_get(_first(task, x, y))
+    return {
+        "first outputs": np.ravel(outputs)[:16].astype(float).tolist(),
+        # On a scale on which a layer that is hardly pulled counts as much as another.
+        "first gradients": [math.log(float(length) + 1e-30) for length in lengths],
+    }
 
 
-@partial(jax.jit, static_argnames="model")
-def _outputs(model: Model, example: Any) -> jax.Array:
-    return model.apply(model.init(jax.random.key(0), example), example)
+@partial(jax.jit, static_argnames="task")
+def _first(task: Task, x: Any, y: Any) -> tuple:
+    params = task.model.init(jax.random.key(0), x)
+    _, gradient = value_and_gradient(partial(task.loss_of, batch=(x, y, None)), params)
+    return task.model.apply(params, x), [jnp.linalg.norm(leaf.ravel()) for leaf in jax.tree.leaves(gradient)]
 
 
 def differences(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
@@ -62,50 +114,48 @@ def differences(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
     found = []
     for name in sorted({*here, *there}):
         a, b = here.get(name), there.get(name)
-        if name == "first outputs" and a and b and len(a) == len(b):
-            if np.allclose(a, b, rtol=OUTPUT_TOLERANCE, atol=OUTPUT_TOLERANCE * np.abs(b).max()):
-                continue
-            found.append(f"the network computes something else: {a} instead of {b}")
-        elif a != b:
+        if name.startswith("first "):
+            if not _are_close(a, b, OUTPUT_TOLERANCE * float(np.nanmax(np.abs([*(b or []), 0.0])))):
+                found.append(f"the network computes something else, {name}: {_short(a)} instead of {_short(b)}")
+        elif name == "optimizer":
+            if not _are_close(a, b, TOLERANCE):
+                found.append(f"optimizer: other updates{_since(a, b, here['steps'])}")
+        elif not _are_same(a, b):
             found.append(f"{name}: {_short(a)} instead of {_short(b)}")
     return found
 
 
-def probed(optimizer: optax.GradientTransformation) -> list[float]:
-    """The updates that an optimizer makes for the gradients `PROBES` of one parameter that stands still."""
-    param = jnp.ones((), jnp.float32)
-
-    def step(state: Any, gradient: jax.Array) -> tuple:
-        update, state = optimizer.update(gradient, state, param)
-        return state, update
-
-    state, updates = optimizer.init(param), []
-    for gradient in PROBES:
-        state, update = step(state, jnp.float32(gradient))
-        updates.append(float(np.asarray(update).ravel()[0]))
-    return updates
+def _are_same(a: Any, b: Any) -> bool:
+    """Whether two settings are equal, and their numbers equal up to rounding."""
+    if isinstance(a, float) and isinstance(b, float):
+        return _are_close([a], [b], TOLERANCE)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_are_same(a[name], b[name]) for name in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_are_same, a, b))
+    return a == b
 
 
-def rate_and_momentum(updates: list[float]) -> tuple[float, float] | None:
-    """η and β, if these are the updates of gradient descent with heavy-ball momentum β; else None.
+def _are_close(a: Any, b: Any, tolerance: float) -> bool:
+    if not (isinstance(a, list) and isinstance(b, list) and len(a) == len(b)):
+        return a == b
+    return np.allclose(a, b, rtol=0, atol=tolerance, equal_nan=True)
 
-    Example:
-        >>> import optax
-        >>> [round(number, 6) for number in rate_and_momentum(probed(optax.sgd(0.5, momentum=0.75)))]
-        [0.5, 0.75]
-        >>> rate_and_momentum(probed(optax.adam(0.1))) is None
-        True
-    """
-    rate = -updates[0] / PROBES[0]
-    if not rate > 0:
-        return None
-    momentum = -(updates[1] / rate + PROBES[1]) / PROBES[0]
-    velocity, expected = 0.0, []
-    for gradient in PROBES:
-        velocity = momentum * velocity + gradient
-        expected.append(-rate * velocity)
-    fits = 0 <= round(momentum, 5) < 1 and np.allclose(updates, expected, rtol=1e-5, atol=1e-6 * rate)
-    return (float(f"{rate:.6g}"), abs(round(momentum, 5))) if fits else None
+
+def _since(a: Any, b: Any, steps: int) -> str:
+    """From which step on updates differ, where they agree before."""
+    if not (isinstance(a, list) and isinstance(b, list) and len(a) == len(b)):
+        return ""
+    first = next(i for i in range(len(a)) if not _are_close(a[i : i + 1], b[i : i + 1], TOLERANCE))
+    return f" from about step {first * steps // min(STRETCHES, steps)} on"
+
+
+def _described_loss(loss: LossFn, outputs: Any, y: Any) -> Any:
+    """The name of a loss of ours; of any other its name, and what it computes."""
+    for name, function in LOSSES.items():
+        if loss is function:
+            return name
+    return {"name": getattr(loss, "__name__", type(loss).__name__), "values": tried_loss(loss, outputs, y)}
 
 
 def fingerprint(data: Any) -> str:
@@ -116,16 +166,6 @@ def fingerprint(data: Any) -> str:
         digest.update(f"{array.shape} {array.dtype}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()[:16]
-
-
-def loss_name(loss: Any) -> str:
-    """The name of a loss function."""
-    return getattr(loss, "__name__", type(loss).__name__)
-
-
-def spec(leaf: Any) -> str:
-    """Dtype and shape of an array: `float32[3,4]`."""
-    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 
 def parameter_specs(params: Any) -> dict[str, str]:

@@ -28,6 +28,8 @@ class History:
         >>> history.losses.append(np.array([0.5, 0.25]))                # of two members
         >>> history.of_members(np.array([1])).losses
         [array([0.25])]
+        >>> history
+        <losses at 1 step, records at 0 steps of test>
     """
 
     def __init__(self, names: Sequence[str] = ()) -> None:
@@ -35,6 +37,10 @@ class History:
         self.losses: list[np.ndarray] = []
         self.record_steps: list[int] = []
         self.records: dict[str, list[np.ndarray]] = {name: [] for name in names}
+
+    def __repr__(self) -> str:
+        losses, records = (f"{len(at)} step{'s' * (len(at) != 1)}" for at in (self.steps, self.record_steps))
+        return f"<losses at {losses}, records at {records} of {', '.join(self.records) or 'nothing'}>"
 
     def stored(self) -> dict[str, Any]:
         """As arrays, for a checkpoint; what is empty is left out."""

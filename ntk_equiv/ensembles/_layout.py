@@ -6,6 +6,10 @@ are slow, so that chunks of one member are best, with one device for each core (
 that calling their operations takes longer than executing them are trained a few at a time.
 
 Members that only fill up the last chunk are trained like the others, and dropped.
+
+A device runs its chunks and their steps in one compiled loop. There is one exception: XLA has fast convolutions for
+CPUs, but not inside of loops, where they take up to 35 times as long. So networks with these are trained step by step
+there, in a loop of Python over chunks and steps, of which each is a program of its own.
 """
 
 import dataclasses
@@ -33,6 +37,8 @@ LARGEST_CHUNK = {"accelerator": 2**31, "cpu": 8}
 class Layout:
     """Where members are trained: `members` of them on the devices of `mesh`, `chunk` at a time on each.
 
+    With `stepwise`, each step of a chunk is a program of its own, rather than all steps together.
+
     Example:
         >>> import jax
         >>> from ntk_equiv import ensembles
@@ -44,12 +50,13 @@ class Layout:
     members: int
     chunk: int
     mesh: Mesh
+    stepwise: bool = False
 
     def __repr__(self) -> str:
         devices = self.mesh.devices.ravel()
         kind = f"{len(devices)} {devices[0].platform} device{'s' * (len(devices) > 1)}"
         together = "one at a time" if self.chunk == 1 else f"{self.chunk} at a time"
-        return f"<{self.members} members, {together} on each of {kind}>"
+        return f"<{self.members} members, {together} on each of {kind}{', step by step' * self.stepwise}>"
 
     @property
     def padded(self) -> int:
@@ -67,6 +74,50 @@ class Layout:
             chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, self.chunk, *leaf.shape[1:]), members)
             found = jax.lax.map(jax.vmap(each), chunks)
             return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+
+        return self._on_devices(local)
+
+    def over_chunk(self, function: Callable) -> Callable:
+        """The same for one chunk of members on each device, and without a loop."""
+
+        def local(members: Any, *shared: Any) -> Any:
+            if self.chunk == 1:
+                found = function(jax.tree.map(lambda leaf: leaf[0], members), *shared)
+                return jax.tree.map(lambda leaf: leaf[None], found)
+            return jax.vmap(lambda member: function(member, *shared))(members)
+
+        return self._on_devices(local)
+
+    def chunk_of(self, members: Any, number: jax.Array) -> Any:
+        """The chunk of this number of every device."""
+
+        def local(members: Any, number: jax.Array) -> Any:
+            start = number * self.chunk
+            return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, self.chunk), members)
+
+        return self._on_devices(local)(members, number)
+
+    def with_chunk(self, members: Any, chunk: Any, number: jax.Array) -> Any:
+        """Members of which the chunk of this number of every device is replaced."""
+
+        def local(both: tuple, number: jax.Array) -> Any:
+            start = number * self.chunk
+            return jax.tree.map(lambda leaf, new: jax.lax.dynamic_update_slice_in_dim(leaf, new, start, 0), *both)
+
+        return self._on_devices(local)((members, chunk), number)
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks a device has."""
+        return self.padded // (self.chunk * self.mesh.size)
+
+    def numbers_of_chunk(self, number: int) -> np.ndarray:
+        """The numbers of the members in the chunk of this number of every device."""
+        numbers = np.arange(self.padded).reshape(self.mesh.size, self.chunks, self.chunk)
+        return numbers[:, number].ravel()
+
+    def _on_devices(self, local: Callable) -> Callable:
+        """`local(members, *shared)` on each device with its own members, and arrays that all of them share."""
 
         def mapped(members: Any, *shared: Any) -> Any:
             specs = (P(AXIS), *(P() for _ in shared))
@@ -94,8 +145,12 @@ class Layout:
 
     def collect(self, tree: Any) -> Any:
         """Arrays [members, ...] in the memory of every process, without what fills up."""
+        return jax.tree.map(lambda leaf: leaf[: self.members], self.gather(tree))
+
+    def gather(self, tree: Any) -> Any:
+        """Arrays in the memory of every process, with all that they hold."""
         whole = multihost_utils.process_allgather(tree, tiled=True) if jax.process_count() > 1 else jax.device_get(tree)
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[: self.members], whole)
+        return jax.tree.map(np.asarray, whole)
 
     def _placed(self, leaf: np.ndarray, spec: P) -> jax.Array:
         return jax.make_array_from_callback(leaf.shape, NamedSharding(self.mesh, spec), lambda index: leaf[index])
@@ -134,6 +189,37 @@ def layout_of(
         chunk = 1 if kind == "map" else math.ceil(largest / math.ceil(largest / room))
     chunk = min(positive_integer(chunk, "chunk"), largest)
     return Layout(members, chunk, Mesh(np.array(devices), (AXIS,)))
+
+
+def suited(layout: Layout, function: Callable, *arguments: Any, chosen: bool = False) -> Layout:
+    """The layout, or one that goes step by step where that is faster for networks that evaluate this function.
+
+    Args:
+        layout: as found by `layout_of`.
+        function: what members evaluate.
+        arguments: those of the function, or their shapes.
+        chosen: whether the user chose the size of chunks. Otherwise they are of one member: together, convolutions
+            are even slower than in a loop.
+    """
+    if layout.mesh.devices.ravel()[0].platform != "cpu" or not convolves(function, *arguments):
+        return layout
+    return dataclasses.replace(layout, chunk=layout.chunk if chosen else 1, stepwise=True)
+
+
+def convolves(function: Callable, *arguments: Any) -> bool:
+    """Whether CPUs evaluate a function with the convolution of XLA.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jax import lax
+        >>> convolves(lambda x: lax.conv(x, x, (1, 1), "SAME"), jnp.ones((1, 1, 3, 3))), convolves(jnp.sin, 1.0)
+        (True, False)
+    """
+    traced = jax.jit(function).trace(*arguments)
+    if "conv_general_dilated" not in str(traced.jaxpr):
+        return False
+    # Those of ours are products on CPUs, which shows in what is compiled for them.
+    return "stablehlo.convolution" in traced.lower(lowering_platforms=("cpu",)).as_text()
 
 
 def _listed(devices: Any) -> list[Any]:

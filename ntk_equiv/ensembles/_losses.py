@@ -12,10 +12,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ntk_equiv._check import refusal
 
 LossFn = Callable[[Any, Any], Any]
+# By how much the probabilities of a label may differ from 1 together: those of half precision add up to it roughly.
+SUM_TOLERANCE = 1e-2
 
 
 def mse(outputs: jax.Array, y: jax.Array) -> jax.Array:
@@ -62,6 +65,11 @@ def _check_mse(outputs: Any, y: Any) -> None:
     if not jnp.issubdtype(y.dtype, jnp.floating):
         fix = 'Convert labels to floats, or classify with loss="cross_entropy".'
         raise refusal("y", expected='floating-point labels for loss="mse"', got=f"dtype {y.dtype}", fix=fix)
+    largest = float(jnp.finfo(y.dtype).max) ** 0.5
+    if np.abs(y).max(initial=0) > largest:
+        fix = "Divide them by a constant, and multiply predictions by it; or train in float64."
+        got = f"labels up to {np.abs(y).max():.3g}"
+        raise refusal("y", expected=f"below {largest:.1e}, whose square {y.dtype} can hold", got=got, fix=fix)
     if outputs.shape not in (y.shape, (*y.shape, 1) if y.ndim == 1 else y.shape):
         fix = "Give the last layer as many outputs as the labels have channels."
         raise refusal("module", expected=f"one with outputs of the shape of y, {y.shape}", got=outputs.shape, fix=fix)
@@ -74,6 +82,15 @@ def _check_cross_entropy(outputs: Any, y: Any) -> None:
         fix = 'Labels are integers [n], or distributions [n, classes]; numbers are fitted with loss="mse".'
         got = f"{y.dtype} of shape {y.shape}"
         raise refusal("y", expected=f'labels for loss="cross_entropy" of {outputs.shape} outputs', got=got, fix=fix)
+    # JAX would not mind: it counts −1 from the end, and what is beyond the end as NaN.
+    if integers and not (y.min() >= 0 and y.max() < outputs.shape[-1]):
+        fix = "Number the classes from 0, or give the last layer one output for each of them."
+        got = f"labels from {y.min()} to {y.max()}"
+        raise refusal("y", expected=f"whole numbers from 0 to {outputs.shape[-1] - 1}", got=got, fix=fix)
+    if not integers and not (y.min() >= 0 and np.abs(y.sum(-1) - 1).max() <= SUM_TOLERANCE):
+        fix = "Pass the numbers of the classes, or probabilities of each."
+        got = f"entries down to {y.min():.3g} and sums from {y.sum(-1).min():.3g} to {y.sum(-1).max():.3g}"
+        raise refusal("y", expected="distributions, which are positive and add up to 1", got=got, fix=fix)
 
 
 def _check_custom(loss: LossFn, outputs: Any, y: Any) -> None:

@@ -9,11 +9,13 @@
 Parameters are any pytree of arrays. Models compare equal if their modules do, so that compiled programs are reused.
 """
 
+import contextlib
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import flax.errors
 import flax.linen as nn
 import jax
 from flax import nnx
@@ -39,12 +41,14 @@ class Model(ABC):
 
 class _Linen(Model):
     def init(self, key: jax.Array, x: Any) -> Any:
-        variables = self.module.init(key, x)
+        with _without_other_draws():
+            variables = self.module.init(key, x)
         _refuse_state(sorted(set(variables) - {"params"}))
         return variables.get("params", {})
 
     def apply(self, params: Any, x: Any) -> Any:
-        return self.module.apply({"params": params}, x)
+        with _without_other_draws():
+            return self.module.apply({"params": params}, x)
 
 
 class _NNX(Model):
@@ -165,6 +169,18 @@ def _is_variable(leaf: Any) -> bool:
 
 def _is_linen_class(module: Any) -> bool:
     return isinstance(module, type) and issubclass(module, nn.Module)
+
+
+@contextlib.contextmanager
+def _without_other_draws() -> Iterator[None]:
+    """Refuse Linen modules that draw random numbers for more than their parameters."""
+    try:
+        yield
+    except flax.errors.InvalidRngError as error:
+        got = str(error).split(" (http")[0]
+        fix = "Dropout and other noise are not supported: use a module without, or one with `deterministic=True`."
+        expected = "one that draws random numbers for its parameters alone"
+        raise refusal("module", expected=expected, got=f"one of which Flax says: {got}", fix=fix) from None
 
 
 def _refuse_state(others: list[str]) -> None:

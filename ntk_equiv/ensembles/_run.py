@@ -1,7 +1,6 @@
 """A trained ensemble: f̂(x) = (1/M) Σ_m f_m(x)."""
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,10 +14,10 @@ from ntk_equiv.empirical import EmpiricalKernelFn, empirical_kernel_fn
 from ntk_equiv.ensembles._checkpoint import Checkpoints, leaves, like, open_folder
 from ntk_equiv.ensembles._configuration import parameter_specs
 from ntk_equiv.ensembles._history import History
-from ntk_equiv.ensembles._layout import Layout, layout_of
+from ntk_equiv.ensembles._inputs import check_inputs, example_of
+from ntk_equiv.ensembles._layout import Layout, layout_of, suited
 from ntk_equiv.ensembles._loop import NEVER, SAMPLES_AT_A_TIME, predicted
 from ntk_equiv.ensembles._model import Model, model_of
-from ntk_equiv.stax import Graph
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -46,7 +45,7 @@ class Run:
     model: Model
     members: int
     steps: int
-    configuration: dict[str, Any]
+    configuration: Mapping[str, Any]
     layout: Layout
     history: History
     failed: Mapping[int, int]
@@ -85,8 +84,12 @@ class Run:
         """The outputs of every member, [members, n, out].
 
         Args:
-            x: inputs, with the sample axis first.
+            x: inputs, with the sample axis first, prepared as those of training.
             batch_size: how many samples at a time.
+
+        Raises:
+            TypeError: the inputs are no arrays, or whole numbers where those of training were not.
+            ValueError: the network does not take their shape.
 
         Example:
             >>> import jax, jax.numpy as jnp, optax
@@ -100,6 +103,8 @@ class Run:
             [0. 1.]
         """
         size = positive_integer(batch_size, "batch_size")
+        params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self._params)
+        check_inputs(x, "x", self.configuration["inputs"], self.model, params)
         return jnp.asarray(predicted(self.model, self.layout, self._params, x, size))
 
     def mean(self, x: Any, /, *, batch_size: int = SAMPLES_AT_A_TIME) -> Inexact[Array, "n *out"]:
@@ -119,6 +124,7 @@ class Run:
             raise refusal("members", expected=f"some of the numbers below {self.members}", got=members, fix=fix)
         kind = "map" if self.layout.chunk == 1 else "vmap"
         layout = layout_of(len(chosen), kind, devices=list(self.layout.mesh.devices.ravel()))
+        layout = dataclasses.replace(layout, stepwise=self.layout.stepwise)
         return dataclasses.replace(
             self,
             members=len(chosen),
@@ -170,12 +176,14 @@ class Run:
 
     def save(self, folder: Any, /) -> None:
         """Write the run to a new or empty folder, from which `Run.load` reads it."""
-        checkpoints = open_folder(folder, resume=False, argument="folder")
         failed = np.array([self.failed.get(m, NEVER) for m in range(self.members)], np.int32)
-        text = {"configuration": self.configuration, "members": self.members, "records": [*self.history.records]}
+        text = {"configuration": dict(self.configuration), "members": self.members, "records": [*self.history.records]}
         arrays = {"params": leaves(self.params), "failed": leaves(failed), "history": self.history.stored()}
-        checkpoints.save(self.steps, {name: part for name, part in arrays.items() if part}, text)
-        checkpoints.close()
+        checkpoints = open_folder(folder, resume=False, argument="folder")
+        try:
+            checkpoints.save(self.steps, {name: part for name, part in arrays.items() if part}, text)
+        finally:
+            checkpoints.close()
 
     @classmethod
     def load(cls, folder: Any, module: Any, /, *, layout: str = "auto") -> "Run":
@@ -191,12 +199,13 @@ class Run:
             ValueError: the module has other parameters.
         """
         checkpoints = Checkpoints(file_path(folder, "folder", exists=True))
-        arrays, text = checkpoints.load()
-        steps = checkpoints.latest
-        checkpoints.close()
+        try:
+            (arrays, text), steps = checkpoints.load(), checkpoints.latest
+        finally:
+            checkpoints.close()
         assert steps is not None
         model, configuration = model_of(module), text["configuration"]
-        structure = jax.eval_shape(model.init, jax.random.key(0), _example(configuration["inputs"]))
+        structure = jax.eval_shape(model.init, jax.random.key(0), example_of(configuration["inputs"]))
         found, expected = parameter_specs(structure), configuration["parameters"]
         if found != expected:
             fix = "Pass the module that the run was trained with."
@@ -205,6 +214,7 @@ class Run:
         history.restore(arrays.get("history"))
         failed = {m: int(step) for m, step in enumerate(arrays["failed"]["0000"]) if step != NEVER}
         where = layout_of(text["members"], layout)
+        where = suited(where, model.apply, structure, example_of(configuration["inputs"]), chosen=layout != "auto")
         params = where.deal(like(structure, arrays.get("params")))
         return cls(model, text["members"], steps, configuration, where, history, failed, params)
 
@@ -236,12 +246,3 @@ def bootstrapped(predictions: Any, /, *, sizes: Sequence[int], draws: int, key: 
         # One draw after the other: all of them at once would need draws × size predictions.
         found[size] = jax.lax.map(lambda members: jnp.mean(predictions[members], axis=0), chosen)
     return found
-
-
-def _example(inputs: list[str]) -> Any:
-    """One sample with the shapes and dtypes that a configuration lists: an array, or a graph."""
-    shapes: list[Any] = []
-    for text in inputs:
-        dtype, sizes = re.fullmatch(r"(\w+)\[([\d,]*)\]", text).groups()  # type: ignore[union-attr]
-        shapes.append(jax.ShapeDtypeStruct(tuple(int(size) for size in sizes.split(",") if size), np.dtype(dtype)))
-    return shapes[0] if len(shapes) == 1 else Graph(*shapes)

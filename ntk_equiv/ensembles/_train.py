@@ -14,9 +14,10 @@ from tqdm.auto import tqdm
 from ntk_equiv._check import boolean, file_path, one_of, positive_integer, refusal
 from ntk_equiv.ensembles._batches import Batches, batches_of
 from ntk_equiv.ensembles._checkpoint import Checkpoints, check_same, leaves, like, open_folder
-from ntk_equiv.ensembles._configuration import configuration, fingerprint, first_outputs
+from ntk_equiv.ensembles._configuration import configuration, fingerprint, first_steps
 from ntk_equiv.ensembles._history import History, checked_record, curve_steps
-from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of
+from ntk_equiv.ensembles._inputs import check_inputs, spec
+from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of, suited
 from ntk_equiv.ensembles._loop import (
     NEVER,
     Member,
@@ -27,6 +28,7 @@ from ntk_equiv.ensembles._loop import (
     predicted,
     raw_key,
     samples_at_a_time,
+    updated_by,
 )
 from ntk_equiv.ensembles._losses import LossFn, loss_of
 from ntk_equiv.ensembles._model import model_of
@@ -100,6 +102,7 @@ def train(
     Raises:
         ValueError: settings that do not fit together, or a checkpoint of another configuration.
         FileExistsError: the folder is not empty, and `resume` is not set.
+        BlockingIOError: another run writes to the folder; the message names its process.
         OSError: a checkpoint could not be written; the one before is still there.
 
     Example:
@@ -125,21 +128,28 @@ def train(
     wanted, record_steps = checked_record(record, record_at, total)
     _, params, _ = _forward(task, data)
     for x, _ in wanted.values():  # what does not fit is found now, and not after hours of training
-        jax.eval_shape(task.model.apply, params, x)
-    if checkpoint is None and boolean(resume, "resume"):
+        check_inputs(x, "record", [spec(leaf[:1]) for leaf in jax.tree.leaves(data[0])], task.model, params)
+    if checkpoint is not None:
+        file_path(checkpoint, "checkpoint")
+    if boolean(resume, "resume") and checkpoint is None:
         raise refusal("checkpoint", expected="a folder, to resume", got=None, fix="Name the folder of the run.")
     bytes_each = 0 if layout == "map" else activation_bytes(*_forward(task, data))
     where = layout_of(members, layout, chunk=chunk, devices=devices, bytes_each=bytes_each)
+    where = suited(where, *_forward(task, data), chosen=layout != "auto" or chunk is not None)
     recorded = [{name: fingerprint(x) for name, (x, _) in wanted.items()}, record_steps]
-    described = configuration(task, raw, data, members=members, steps=total, record=recorded)
-    loop = _Training(task, where, total, described, data, raw, wanted, record_steps)
-    if checkpoint is not None:
-        file_path(checkpoint, "checkpoint")
-        every = max(1, total // CHECKPOINTS_IN_A_RUN) if checkpoint_every is None else checkpoint_every
-        every = positive_integer(every, "checkpoint_every")
-        described["first outputs"] = first_outputs(task.model, data)
-        loop.open(checkpoint, every, resume=resume)
-    return loop.run(progress=progress)
+    described: Mapping[str, Any] = configuration(task, raw, data, members=members, steps=total, record=recorded)
+    if checkpoint is None:
+        return _Training(task, where, total, described, data, raw, wanted, record_steps).run(progress=progress)
+    every = max(1, total // CHECKPOINTS_IN_A_RUN) if checkpoint_every is None else checkpoint_every
+    every = positive_integer(every, "checkpoint_every")
+    checkpoints = open_folder(checkpoint, resume=resume)
+    try:
+        described = {**described, **first_steps(task, data)}
+        loop = _Training(task, where, total, described, data, raw, wanted, record_steps)
+        loop.write_to(checkpoints, every)
+        return loop.run(progress=progress)
+    finally:
+        checkpoints.close()
 
 
 class _Training:
@@ -150,7 +160,7 @@ class _Training:
         task: Task,
         layout: Layout,
         total: int,
-        described: dict[str, Any],
+        described: Mapping[str, Any],
         data: tuple,
         key: np.ndarray,
         record: dict[str, tuple[Any, Callable | None]],
@@ -169,27 +179,21 @@ class _Training:
         self.reported: set[int] = set()
         self.samples = samples_at_a_time(layout.chunk, activation_bytes(*_forward(task, data)) // _batch(task))
 
-    def open(self, folder: Any, every: int, *, resume: bool) -> None:
-        """Write checkpoints to a folder, and begin with the last one that is there."""
-        self.checkpoints, self.every = open_folder(folder, resume=resume), every
-        if self.checkpoints.latest is None:
+    def write_to(self, checkpoints: Checkpoints, every: int) -> None:
+        """Write checkpoints, and begin with the last one that is there."""
+        self.checkpoints, self.every = checkpoints, every
+        if checkpoints.latest is None:
             return
-        arrays, text = self.checkpoints.load()
-        check_same(self.described, text["configuration"], folder)
-        stored = {part: like(getattr(self.members, part), arrays.get(part)) for part in PARTS}
-        self.members = dataclasses.replace(self.members, **self.layout.deal(stored))
+        arrays, text = checkpoints.load()
+        check_same(dict(self.described), text["configuration"], checkpoints.folder)
+        here = {part: getattr(self.members, part) for part in PARTS}
+        stored = self.layout.deal({part: like(here[part], arrays.get(part)) for part in PARTS})
+        self.members = dataclasses.replace(self.members, **jax.tree.map(_key_like, stored, here))
         self.history.restore(arrays.get("history"))
-        self.step = self.checkpoints.latest
+        self.step = checkpoints.latest
 
     def run(self, *, progress: bool) -> Run:
         """Train to the end."""
-        try:
-            return self._run(progress=progress)
-        finally:
-            if self.checkpoints is not None:
-                self.checkpoints.close()
-
-    def _run(self, *, progress: bool) -> Run:
         noted = curve_steps(self.total)
         saved = set() if self.checkpoints is None else {*range(self.every, self.total, self.every), self.total}
         stops = sorted(stop for stop in noted | saved | self.record_steps if stop > self.step)
@@ -198,8 +202,7 @@ class _Training:
         shown = progress and jax.process_index() == 0
         with tqdm(total=self.total, initial=self.step, unit="step", disable=not shown) as bar:
             for stop in stops:
-                bounds = self.layout.share((np.int32(self.step), np.int32(stop)))
-                self.members = advanced(self.task, self.layout, self.members, self.key, self.data, *bounds)
+                self.members = advanced(self.task, self.layout, self.members, self.key, self.data, self.step, stop)
                 bar.update(stop - self.step)
                 self.step = stop
                 if stop in noted:
@@ -229,7 +232,10 @@ class _Training:
             named = ", ".join(f"{member} (step {failed[member]})" for member in new[:10])
             more = f" and {len(new) - 10} more" if len(new) > 10 else ""
             message = f"loss or parameters are no longer finite for member {named}{more}; the others go on. "
-            warnings.warn(message + "A smaller learning rate may help.", RuntimeWarning, stacklevel=4)
+            from_start = all(failed[member] == 0 for member in new)
+            fix = "Their very first outputs or losses are not: look at inputs, labels and initial parameters."
+            fix = fix if from_start else "A smaller learning rate may help."
+            warnings.warn(message + fix, RuntimeWarning, stacklevel=5)
             self.reported |= failed.keys()
         return failed
 
@@ -244,15 +250,29 @@ class _Training:
 
     def _save(self) -> None:
         assert self.checkpoints is not None
-        state = self.layout.collect(self.members)
+        state = self.layout.collect(jax.tree.map(_as_numbers, self.members))
         parts = {part: leaves(getattr(state, part)) for part in PARTS}
         arrays = {**parts, "history": self.history.stored()}
         names = list(self.history.records)
-        text = {"configuration": self.described, "members": self.layout.members, "records": names}
+        text = {"configuration": dict(self.described), "members": self.layout.members, "records": names}
         self.checkpoints.save(self.step, {name: part for name, part in arrays.items() if part}, text)
 
 
+def _as_numbers(leaf: Any) -> Any:
+    """An array that can be stored: the numbers of random keys, which some optimizers have in their state."""
+    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+def _key_like(stored: Any, leaf: Any) -> Any:
+    """A stored array, as a random key again where it was one."""
+    if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return stored
+    return jax.random.wrap_key_data(stored, impl=jax.random.key_impl(leaf))
+
+
 def _task(module: Any, data: tuple, batches: Batches, optimizer: Any, loss: Any, reduction: str, key_impl: str) -> Task:
+    if isinstance(optimizer, optax.MultiSteps):
+        optimizer = optimizer.gradient_transformation()
     if not isinstance(optimizer, optax.GradientTransformation):
         fix = "Pass for example `optax.sgd(0.5)`."
         raise refusal("optimizer", expected="from optax", got=type(optimizer).__name__, fix=fix, kind=TypeError)
@@ -264,7 +284,32 @@ def _task(module: Any, data: tuple, batches: Batches, optimizer: Any, loss: Any,
         got = getattr(outputs, "shape", type(outputs).__name__)
         fix = "A network returns one array, with the sample axis first."
         raise refusal("module", expected=f"one with outputs of {y.shape[0]} samples", got=got, fix=fix)
-    return Task(model, optimizer, loss_of(loss, outputs, y), reduction, batches, key_impl)
+    task = Task(model, optimizer, loss_of(loss, outputs, y), reduction, batches, key_impl)
+    _check_optimizer(task, params)
+    return task
+
+
+def _check_optimizer(task: Task, params: Any) -> None:
+    """Refuse an optimizer that cannot make a step with parameters like these."""
+
+    def one_step(params: Any) -> tuple:
+        loss_fn = lambda at: sum((jnp.sum(leaf) for leaf in jax.tree.leaves(at)), jnp.zeros(()))  # noqa: E731
+        state = task.begun((jnp.int32(0), params)).optimizer
+        updates, new = updated_by(task.optimizer, params, state, params, loss_fn(params), loss_fn)
+        return (params, state), (optax.apply_updates(params, updates), new)
+
+    try:
+        before, after = jax.eval_shape(one_step, params)
+        specs = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (before, after)]
+        problem = "one that changes the shapes of its state" if specs[0] != specs[1] else None
+    except Exception as error:  # whatever optax says about parameters that it was not made for
+        problem = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}"
+    if problem is not None:
+        fix = (
+            "Labels and masks have to fit the parameters of the module. An optimizer that wants parameters of its own "
+            "kind, such as `optax.lookahead`, is not supported: pass the one inside of it."
+        )
+        raise refusal("optimizer", expected="one that updates parameters like these", got=problem, fix=fix)
 
 
 def _check_finite(tree: Any, argument: str) -> None:

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 
 from ntk_equiv._check import positive_integer, random_key, refusal, samples_in
-from ntk_equiv.ensembles._configuration import parameter_specs, spec
+from ntk_equiv.ensembles._configuration import parameter_specs
 from ntk_equiv.ensembles._history import History
-from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of
+from ntk_equiv.ensembles._inputs import spec
+from ntk_equiv.ensembles._layout import Layout, activation_bytes, layout_of, suited
 from ntk_equiv.ensembles._loop import initial_params, raw_key
 from ntk_equiv.ensembles._model import model_of
 from ntk_equiv.ensembles._run import Run
@@ -45,7 +46,8 @@ def expected_layout(
     samples_in(x, "x")
     structure = jax.eval_shape(model.init, jax.random.key(0), x)
     bytes_each = 0 if layout == "map" else activation_bytes(model.apply, structure, x)
-    return layout_of(members, layout, chunk=chunk, devices=devices, bytes_each=bytes_each)
+    found = layout_of(members, layout, chunk=chunk, devices=devices, bytes_each=bytes_each)
+    return suited(found, model.apply, structure, x, chosen=layout != "auto" or chunk is not None)
 
 
 def untrained(

@@ -5,7 +5,7 @@
     the largest λ that does not diverge  `filter.largest_eigenvalue`
 
 The formulas are in `ntk_equiv.filters`. At t = ∞ they are 1/λ, of `Ridge` 1/(λ + λ₀), with 1/0 = ∞: whoever uses a
-filter decides what becomes of the null space.
+filter decides what becomes of the null space. Steps that are too large to end there give NaN.
 """
 
 import dataclasses
@@ -48,7 +48,12 @@ class Filter(ABC):
 
     @property
     def largest_eigenvalue(self) -> Any:
-        """Up to which λ training does not diverge; None if there is no limit."""
+        """Up to which λ training does not diverge; None if there is no limit. At this λ it oscillates for ever."""
+        return None
+
+    @property
+    def shift_at_end(self) -> Any:
+        """λ₀, if φ = 1/(λ + λ₀) at the time that is meant when none is given; else None."""
         return None
 
     def checked_time(self, t: Any) -> Any:
@@ -105,7 +110,8 @@ class GradientDescent(Filter):
         small, large = jnp.where(step < 0.5, step, 0), jnp.where(step < 0.5, 1, step)
         gradual = steps * saturation(-steps * jnp.log1p(-small)) * slope(small)
         abrupt = (1 - jnp.power(1 - large, steps)) / large
-        return inverse_where(jnp.isinf(t), lam, self.learning_rate * jnp.where(step < 0.5, gradual, abrupt))
+        phi = inverse_where(jnp.isinf(t), lam, self.learning_rate * jnp.where(step < 0.5, gradual, abrupt))
+        return jnp.where(jnp.isinf(t) & (lam >= self.largest_eigenvalue), jnp.nan, phi)
 
     @property
     def largest_eigenvalue(self) -> Any:
@@ -129,7 +135,8 @@ class Momentum(Filter):
         z, beta, zero = self.learning_rate * lam, jnp.full_like(lam, self.beta), jnp.zeros_like(lam)
         M, c = ((1 - z, beta), (-z, beta)), (zero + self.learning_rate,) * 2
         _, _, (phi, _), _ = jax.lax.fori_loop(0, 64, doubled, (M, c, (zero, zero), steps))
-        return inverse_where(jnp.isinf(t), lam, phi)
+        phi = inverse_where(jnp.isinf(t), lam, phi)
+        return jnp.where(jnp.isinf(t) & (lam >= self.largest_eigenvalue), jnp.nan, phi)
 
     @property
     def largest_eigenvalue(self) -> Any:
@@ -149,6 +156,11 @@ class Ridge(Filter):
         """(1 − e^(−η(λ+λ₀)t)) / (λ+λ₀)."""
         return GradientFlow(self.learning_rate)(jnp.asarray(lam) + self.lam, t)
 
+    @property
+    def shift_at_end(self) -> Any:
+        """λ₀."""
+        return self.lam
+
 
 @_filter
 class Converged(Filter):
@@ -160,6 +172,11 @@ class Converged(Filter):
         """1 / λ, infinite at 0."""
         lam, t = jnp.broadcast_arrays(*floats(lam, t))
         return inverse_where(jnp.full_like(t, True, dtype=bool), lam, lam)
+
+    @property
+    def shift_at_end(self) -> Any:
+        """0."""
+        return 0.0
 
     def checked_time(self, t: Any) -> Any:
         """Infinity, the only time at which training has converged."""

@@ -5,21 +5,21 @@ data: which sectors are needed, what is decomposed when, and how many test point
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ntk_equiv import filters
-from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._check import evaluating_what_is_known, is_concrete, refusal
 from ntk_equiv._gram import Guest, gram, samples
 from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.infinite import _laws
-from ntk_equiv.infinite._fit import ENTRIES_AT_A_TIME, Fit, check_positions, fitted
-from ntk_equiv.infinite._response import response, tolerance
-from ntk_equiv.infinite._sectors import coefficients, row_coefficients, sectors_of
+from ntk_equiv.infinite._fit import ENTRIES_AT_A_TIME, Fit, check_positions, fitted, labels_in
+from ntk_equiv.infinite._response import Response
+from ntk_equiv.infinite._sectors import row_coefficients, sectors_of
 from ntk_equiv.infinite._training_set import TrainingSet, as_labels
 
 
@@ -55,39 +55,59 @@ class Engine:
             raise refusal(argument, expected=expected, got=got, fix=fix)
         return x
 
-    def _complete(self, *, nngp: bool) -> Fit:
-        """The blocks of all sectors, kept if they could be computed now."""
+    @property
+    def _shift(self) -> float | None:
+        """What to add to Θ, if its inverse is all that the filter needs unless a time is given."""
+        shift = self.filter.shift_at_end
+        return float(shift) * self._entries if shift is not None and is_concrete(shift) else None
+
+    def _fit_at(self, times: jax.Array) -> Fit:
+        """The blocks that the mean needs, in a form that can be used at these times."""
+        return self._fit if _ended(times) else self._spectral_fit()
+
+    def _spectral_fit(self) -> Fit:
+        """The blocks that there are, with their eigenbases."""
+        return self._fit if self._fit.is_spectral else self._refit(self._fit.blocks, nngp=self._fit.has_nngp)
+
+    def _complete(self, *, nngp: bool, times: jax.Array | None = None) -> Fit:
+        """The blocks of all sectors, with their eigenvalues, or for `times` in a form that can be used then."""
         everything = range(len(sectors_of(self._data.group)))
-        if len(self._fit.blocks) == len(everything) and (self._fit.has_nngp or not nngp):
+        usable = self._fit.is_spectral or (times is not None and _ended(times))
+        if usable and len(self._fit.blocks) == len(everything) and (self._fit.has_nngp or not nngp):
             return self._fit
+        return self._refit(everything, nngp=nngp, shift=self._shift if times is not None and _ended(times) else None)
+
+    def _refit(self, sectors: Iterable[int], *, nngp: bool, shift: float | None = None) -> Fit:
+        """The blocks of some sectors, those with an eigenbasis only completed; kept if they are known."""
         get = ("ntk", "nngp") if nngp else ("ntk",)
+        known = {n: b for n, b in self._fit.blocks.items() if shift is not None or n in self._fit.eigenbases}
         # Inside a function that is being traced, what is known is computed now, and only once.
-        with jax.ensure_compile_time_eval():
-            fit = fitted(self.kernel_fn, self._data, everything, get=get, known=self._fit.blocks)
+        with evaluating_what_is_known():
+            fit = fitted(self.kernel_fn, self._data, sectors, get=get, known=known, shift=shift)
         if is_concrete(fit):
             self._fit = fit
         return fit
 
-    def _started_at(self, f0: Callable) -> Fit:
+    def _started_at(self, f0: Callable, times: jax.Array) -> Fit:
         """The blocks of all sectors, with y − f0(X) in place of the labels."""
-        fit, start = self._complete(nngp=False), self._as_labels(f0(self._data.points()))
+        fit, start = self._complete(nngp=False, times=times), self._as_labels(f0(self._data.points()))
         target = self._data.labels() - self._data.framed(start)
-        blocks = {}
-        for number, block in fit.blocks.items():
-            sigma = sectors_of(self._data.group)[number].matrices(target.dtype)
-            blocks[number] = dataclasses.replace(block, labels=block.vectors.conj().T @ coefficients(sigma, target))
-        return Fit(blocks, fit.scale)
+        blocks = {
+            number: dataclasses.replace(block, labels=labels_in(block.basis, self._data, number, target))
+            for number, block in fit.blocks.items()
+        }
+        return dataclasses.replace(fit, blocks=blocks)
 
     def _as_labels(self, values: Any) -> jax.Array:
         return as_labels(jnp.asarray(values), self._data)
 
-    def _blocks(self, fit: Fit, times: jax.Array) -> Iterator[tuple]:
-        """For every sector: the sector, its σ, the block and φ_t of its eigenvalues."""
-        tol = tolerance(fit.scale, self._data.size)
+    def _response(self, fit: Fit, part: str = "coefficients") -> Response:
+        return Response(self.filter, fit.noise, self._entries, part)
+
+    def _blocks(self, fit: Fit) -> Iterator[tuple]:
+        """For every sector: the sector and its block."""
         for number, block in sorted(fit.blocks.items()):
-            sector = sectors_of(self._data.group)[number]
-            phi = response(self.filter, block.values, times, tol, self._entries)
-            yield sector, sector.matrices(block.values.dtype), block, phi
+            yield sectors_of(self._data.group)[number], block
 
     def _rows(self, x: Inputs, get: tuple[str, ...]) -> tuple[jax.Array, ...]:
         kernels = gram(self.kernel_fn, x, self._data.points(), get)
@@ -114,25 +134,33 @@ class Engine:
 
     def _mean(self, fit: Fit, x: Inputs, times: jax.Array) -> jax.Array:
         total: Any = 0
-        blocks, hats = self._blocks(fit, times), self._hats(fit, x, ("ntk",))
-        for (sector, _, block, phi), (hat,) in zip(blocks, hats, strict=True):
-            total = total + sector.weight * _laws.mean_part(block, phi, hat, self._data.channels)
+        f = self._response(fit)
+        for (sector, block), (hat,) in zip(self._blocks(fit), self._hats(fit, x, ("ntk",)), strict=True):
+            total = total + sector.weight * _laws.mean_part(block, f, times, hat, self._data.channels)
         return total.reshape(len(times), -1, *self._data.y.shape[1:])
 
     def _var(self, fit: Fit, x: Inputs, times: jax.Array) -> jax.Array:
         prior = prior_variance(Guest.wrapped(self.kernel_fn), x).reshape(-1)
-        total = prior[None]
-        blocks, hats = self._blocks(fit, times), self._hats(fit, x, ("ntk", "nngp"))
-        for (sector, _, block, phi), both in zip(blocks, hats, strict=True):
-            total = total + sector.weight * _laws.var_part(block, phi, both)
+        total, f = prior[None], self._response(fit)
+        for (sector, block), both in zip(self._blocks(fit), self._hats(fit, x, ("ntk", "nngp")), strict=True):
+            total = total + sector.weight * _laws.var_part(block, f, times, both)
         return _laws.nonnegative(total, prior).reshape(len(times), -1, *self._data.positions)
 
-    def _on_train(self, times: jax.Array, factor: Callable) -> jax.Array:
-        """F(Θ) y on the training set, for F(λ) = factor(λ, φ_t(λ))."""
+    def _trajectory_cov(self, x: Inputs, times: jax.Array) -> jax.Array:
+        """The covariance of members at all (time, sample), [T · m, T · m]."""
+        fit = self._complete(nngp=True, times=times)
+        total, f = jnp.tile(joint(gram(self.kernel_fn, x, None, "nngp")), (len(times), len(times))), self._response(fit)
+        for (sector, block), both in zip(self._blocks(fit), self._hats(fit, x, ("ntk", "nngp")), strict=True):
+            total = total + sector.weight * _laws.trajectory_part(block, f, times, both)
+        return (total + total.T) / 2
+
+    def _on_train(self, fit: Fit, times: jax.Array, part: str) -> jax.Array:
+        """f_t(Θ) y on the training set, for a part of the response."""
         total: Any = 0
-        for sector, sigma, block, phi in self._blocks(self._fit, times):
-            values = factor(jnp.maximum(block.values, 0)[None, :], phi)
-            total = total + sector.weight * _laws.train_part(sigma, block, values, self._data.channels)
+        f = self._response(fit, part)
+        for sector, block in self._blocks(fit):
+            sigma = sector.matrices(fit.scale.dtype)
+            total = total + sector.weight * _laws.train_part(sigma, block, f, times, self._data.channels)
         return self._data.unframed(total)
 
     def tree_flatten(self) -> tuple[tuple, tuple]:
@@ -164,6 +192,11 @@ class Engine:
         new.train, new.filter, new._data, new._fit = train, filter, data, fit
         new.reduction, new.method, new.reason = reduction, method, reason
         return new
+
+
+def _ended(times: jax.Array) -> bool:
+    """Whether all of these times are known to be infinite."""
+    return is_concrete(times) and bool(jnp.all(jnp.isinf(times)))
 
 
 @jax.jit

@@ -19,15 +19,14 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from ntk_equiv import filters
-from ntk_equiv._check import function, one_of, positive_integer, random_key, single_time
-from ntk_equiv._gram import KERNEL_FUNCTIONS, gram, samples
+from ntk_equiv._check import evaluating_what_is_known, function, one_of, positive_integer, random_key
+from ntk_equiv._gram import gram, kernel_function, samples
 from ntk_equiv._positions import apart, joint
-from ntk_equiv._typing import Inputs, KernelFn
+from ntk_equiv._typing import Inputs, KernelFn, Scalar
 from ntk_equiv.infinite import _laws, _notices, _statistics, _storage
 from ntk_equiv.infinite._engine import Engine
 from ntk_equiv.infinite._fit import containing_labels, eigenvalues, fitted
 from ntk_equiv.infinite._method import decided
-from ntk_equiv.infinite._response import tolerance
 from ntk_equiv.infinite._training_set import check_labels
 from ntk_equiv.orbits import AugmentedSet
 from ntk_equiv.reps import Representation
@@ -50,7 +49,7 @@ class InfiniteEnsemble(Engine):
         reason: why this method.
 
     Example:
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> from ntk_equiv import InfiniteEnsemble, augment, filters, groups, reps, stax
         >>> _, _, kernel_fn = stax.serial(stax.Dense(64, 1.5, 0.1), stax.Relu(), stax.Dense(1))
         >>> x, y = jnp.array([[1.0, 2.0, 4.0], [0.0, 1.0, 5.0]]), jnp.array([1.0, -1.0])
@@ -64,11 +63,13 @@ class InfiniteEnsemble(Engine):
          [0.8601 0.8601 0.8003]]
         >>> print(ens.var(test, 1.0).round(4))
         [0.0083 0.0083 1.7544]
+        >>> ens.sample(jax.random.key(0), test, jnp.array([0.0, 1.0]), members=5).shape     # five members, twice
+        (2, 5, 3)
     """
 
     def __init__(
         self,
-        kernel_fn: KernelFn,
+        kernel_fn: KernelFn | tuple,
         train: Any,
         filter: filters.Filter | Callable | None = None,
         *,
@@ -78,7 +79,8 @@ class InfiniteEnsemble(Engine):
         """Decide on the method, and decompose the blocks that the mean needs.
 
         Args:
-            kernel_fn: from `ntk_equiv.stax`, from neural-tangents, or any function with the same arguments.
+            kernel_fn: from `ntk_equiv.stax`, from neural-tangents, or any function with the same arguments; a whole
+                network (init_fn, apply_fn, kernel_fn) stands for its third part.
             train: `augment(x, y, rep_x, rep_y)`, or a plain pair `(x, y)`; y is [n] or [n, ..., channels].
             filter: from `ntk_equiv.filters`, or any function φ(λ, t); gradient flow at rate 1 unless given.
             reduction: `"sum"` for the loss ½Σ(f−y)², as in the paper; `"mean"` for ½ of the mean over all entries of
@@ -90,14 +92,15 @@ class InfiniteEnsemble(Engine):
             ValueError: the data, the network and the group do not fit together, or the rate makes training diverge.
         """
         self.reduction = one_of(reduction, ("sum", "mean"), "reduction")
-        self.kernel_fn, self.train = function(kernel_fn, "kernel_fn", fix=KERNEL_FUNCTIONS), train
+        self.kernel_fn, self.train = kernel_function(kernel_fn), train
         self.filter = _as_filter(filter)
-        self._data, self.method, self.reason = decided(method, kernel_fn, train)
-        samples(kernel_fn, self._data.x, "x")
-        check_labels(self._data)
-        self._fit = fitted(kernel_fn, self._data, containing_labels(self._data))
-        _notices.check_rate(self)
-        _notices.warn_of_rank(self)
+        with evaluating_what_is_known():
+            self._data, self.method, self.reason = decided(method, self.kernel_fn, train)
+            samples(self.kernel_fn, self._data.x, "x")
+            check_labels(self._data)
+            self._fit = fitted(self.kernel_fn, self._data, containing_labels(self._data), shift=self._shift)
+            _notices.check_rate(self)
+            _notices.warn_of_rank(self)
 
     def __repr__(self) -> str:
         how = "dense" if self._data.group is None else f"reduced by {self._data.group.label}"
@@ -139,8 +142,8 @@ class InfiniteEnsemble(Engine):
         Returns:
             [m, ...] in the shape of the labels, with an axis of times in front if t is a vector.
         """
-        x, (times, single) = self._points(x), self._times(t)
-        fit = self._fit if f0 is None else self._started_at(function(f0, "f0"))
+        x, (times, single) = self._points(x), self._checked_times(t)
+        fit = self._fit_at(times) if f0 is None else self._started_at(function(f0, "f0"), times)
         _notices.warn_of_projection(self, fit, times)
         values = [self._mean(fit, portion, times) for portion in self._portions(x)]
         mean = jnp.concatenate(values, axis=1)
@@ -158,16 +161,15 @@ class InfiniteEnsemble(Engine):
         Returns:
             [m, m2], with outputs on a grid [m, m2, h, h', w, w'], after an axis of times if t is a vector.
         """
-        x, (times, single) = self._points(x), self._times(t)
+        x, (times, single) = self._points(x), self._checked_times(t)
         x2 = None if x2 is None else self._points(x2, "x2")
-        fit, both = self._complete(nngp=True), ("ntk", "nngp")
+        fit, both = self._complete(nngp=True, times=times), ("ntk", "nngp")
+        f = self._response(fit)
         prior = gram(self.kernel_fn, x, x2, "nngp")
         others = itertools.repeat(None) if x2 is None else self._hats(fit, x2, both)
         total = joint(prior)[None]
-        for (sector, _, block, phi), hats, other in zip(
-            self._blocks(fit, times), self._hats(fit, x, both), others, strict=False
-        ):
-            total = total + sector.weight * _laws.cov_part(block, phi, hats, other)
+        for (sector, block), hats, other in zip(self._blocks(fit), self._hats(fit, x, both), others, strict=False):
+            total = total + sector.weight * _laws.cov_part(block, f, times, hats, other)
         total = (total + total.swapaxes(1, 2)) / 2 if x2 is None else total
         cov = apart(total, prior.shape)
         return cov[0] if single else cov
@@ -182,45 +184,46 @@ class InfiniteEnsemble(Engine):
         Returns:
             [m], with outputs on a grid [m, h, w], after an axis of times if t is a vector.
         """
-        x, (times, single) = self._points(x), self._times(t)
-        fit = self._complete(nngp=True)
+        x, (times, single) = self._points(x), self._checked_times(t)
+        fit = self._complete(nngp=True, times=times)
         values = [self._var(fit, portion, times) for portion in self._portions(x)]
         variance = jnp.concatenate(values, axis=1)
         return variance[0] if single else variance
 
-    def sample(
-        self, key: jax.Array, x: Inputs, t: Any = None, members: int = 1
-    ) -> Float[jax.Array, "{members} m *outputs"]:
-        """Members drawn from the ensemble, as functions on the points: N(μ_t, Σ_t), independent between channels.
+    def sample(self, key: jax.Array, x: Inputs, t: Any = None, members: int = 1) -> jax.Array:
+        """Members drawn from the ensemble, as functions on the samples: N(μ_t, Σ_t), independent between channels.
 
         Args:
             key: a JAX random key.
-            x: test points, [m, ...].
-            t: a single time.
+            x: test samples, [m, ...].
+            t: as for `mean`. Several times show the same members while they are trained.
             members: how many.
 
         Returns:
-            [members, m, ...], each in the shape of the labels.
+            [members, m, ...], each in the shape of the labels, after an axis of times if t is a vector.
         """
         random_key(key)
         positive_integer(members, "members")
-        mean, cov = self.mean(x, single_time(t)), self.cov(x, t)
-        rows = mean.reshape(-1, self._data.channels)
-        return _laws.draws(key, rows, joint(cov), members).reshape(members, *mean.shape)
+        times, single = self._checked_times(t)
+        mean = self.mean(x, t).reshape(len(times), -1, self._data.channels)
+        cov = joint(self.cov(x, t)) if single else self._trajectory_cov(self._points(x), times)
+        rows = _laws.draws(key, mean.reshape(-1, mean.shape[-1]), cov, members)
+        values = rows.reshape(members, len(times), -1, *self._data.y.shape[1:])
+        return values[:, 0] if single else values.swapaxes(0, 1)
 
     def train_mean(self, t: Any = None) -> jax.Array:
         """The mean prediction on the training points, in the shape of all labels; no kernel is evaluated."""
-        return self._function_of_theta(t, lambda lam, phi: lam * phi)
+        return self._function_of_theta(t, "fit")
 
     def residual(self, t: Any = None) -> jax.Array:
         """What is left to learn of the labels, y minus the mean prediction on the training points."""
-        return self._function_of_theta(t, lambda lam, phi: 1 - lam * phi)
+        return self._function_of_theta(t, "residual")
 
     def coefficients(self, t: Any = None) -> jax.Array:
         """α_t = φ_t(Θ) y, in the shape of all labels: the mean is Σ_i Θ(x, X_i) α_i."""
-        return self._function_of_theta(t, lambda _, phi: phi)
+        return self._function_of_theta(t, "coefficients")
 
-    def nngp_posterior(self, x: Inputs, *, noise: float = 0.0) -> _statistics.Posterior:
+    def nngp_posterior(self, x: Inputs, *, noise: Scalar = 0.0) -> _statistics.Posterior:
         """The Bayesian limit, where the last layer alone is trained: the posterior of a Gaussian process with 𝒦.
 
         Args:
@@ -231,6 +234,19 @@ class InfiniteEnsemble(Engine):
             Its mean, in the shape of the labels, and its covariance [m, m].
         """
         return _statistics.nngp_posterior(self, x, noise)
+
+    def log_marginal_likelihood(self, *, noise: Scalar) -> Float[jax.Array, ""]:
+        """The log-probability density of the labels under the Gaussian process of `nngp_posterior`.
+
+            log N(y; 0, 𝒦(X, X) + noise) = −½ yᵀ(𝒦 + noise)⁻¹y − ½ log det(𝒦 + noise) − ½ N log 2π
+
+        It is summed over channels, and compares architectures and their parameters, for example by its gradient. All
+        samples of an augmented set count.
+
+        Args:
+            noise: the variance of the noise in the labels.
+        """
+        return _statistics.log_marginal_likelihood(self, noise)
 
     def expected_mse(self, x: Inputs, y: Any, t: Any = None, *, members: int = 1) -> _statistics.ExpectedError:
         """The expected mean squared error of the mean of some members, E mean (f̂ − y)² = bias + variance.
@@ -267,14 +283,14 @@ class InfiniteEnsemble(Engine):
     def rank(self) -> int:
         """How many eigenvalues of the Gram matrix are not zero up to rounding."""
         fit = self._complete(nngp=False)
-        return int(jnp.sum(eigenvalues(fit, self._data) > tolerance(fit.scale, self._data.size)))
+        return int(jnp.sum(eigenvalues(fit, self._data) > fit.noise))
 
     def save(self, path: Any) -> None:
         """Write the decomposition to a file `.npz`, with what is needed to recognise the data and the kernel."""
         _storage.save(self, path)
 
     @classmethod
-    def load(cls, path: Any, kernel_fn: KernelFn, train: Any, filter: Any = None) -> "InfiniteEnsemble":
+    def load(cls, path: Any, kernel_fn: KernelFn | tuple, train: Any, filter: Any = None) -> "InfiniteEnsemble":
         """A fitted ensemble from a file, without decomposing anything.
 
         Args:
@@ -286,15 +302,23 @@ class InfiniteEnsemble(Engine):
         Raises:
             ValueError: the file belongs to other data or another kernel, or is damaged.
         """
+        kernel_fn = kernel_function(kernel_fn)
         stored = _storage.load(path, kernel_fn, train)
         new = cls._assembled(kernel_fn, train, _as_filter(filter), *stored)
         _notices.check_rate(new)
         return new
 
-    def _function_of_theta(self, t: Any, factor: Callable) -> jax.Array:
+    def _checked_times(self, t: Any) -> tuple[jax.Array, bool]:
+        """Times [T], at which training has a result, and whether a single one was given."""
         times, single = self._times(t)
-        _notices.warn_of_projection(self, self._fit, times)
-        values = self._on_train(times, factor)
+        _notices.check_end(self, times)
+        return times, single
+
+    def _function_of_theta(self, t: Any, part: str) -> jax.Array:
+        times, single = self._checked_times(t)
+        fit = self._fit_at(times)
+        _notices.warn_of_projection(self, fit, times)
+        values = self._on_train(fit, times, part)
         return values[0] if single else values
 
 

@@ -1,8 +1,8 @@
 """The Gram matrix of a training set, block by block.
 
-For every sector σ that is asked for, the block of Θ is decomposed once, B_σ = U diag(λ) U†, and that of 𝒦 is kept
-beside it. Kernels are evaluated between base points and one of ρ_X(k)x, ρ_X(k⁻¹)x for all k, a few elements at a time,
-and added to all blocks while they are at hand.
+For every sector σ that is asked for, the block of Θ is decomposed once, B_σ = U diag(λ) U†, or inverted if that is all
+that training to its end needs, and that of 𝒦 is kept beside it. Kernels are evaluated between base samples and one of
+ρ_X(k)x, ρ_X(k⁻¹)x for all k, a few elements at a time, and added to all blocks while they are at hand.
 """
 
 import dataclasses
@@ -18,6 +18,8 @@ import numpy as np
 from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv._gram import gram
 from ntk_equiv._typing import KernelFn
+from ntk_equiv.infinite._hermitian import Basis, Eigenbasis, decomposed, has_double_algebra, inverse
+from ntk_equiv.infinite._response import noise_level
 from ntk_equiv.infinite._sectors import coefficients, half_blocks, halved, sectors_of
 from ntk_equiv.infinite._training_set import TrainingSet
 
@@ -31,17 +33,15 @@ NEGATIVE = 100.0
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Block:
-    """One block of the Gram matrix, decomposed.
+    """One block of the Gram matrix.
 
     Attributes:
-        values: λ, [d · n].
-        vectors: U, a column for each of them.
-        labels: U† v̂ of the labels, [d · n, (a, c)].
+        basis: how functions of the block are applied.
+        labels: v̂† of the labels in that basis, [(a, c), d · n].
         nngp: the block of 𝒦; None until it is needed.
     """
 
-    values: jax.Array
-    vectors: jax.Array
+    basis: Basis
     labels: jax.Array
     nngp: jax.Array | None
 
@@ -49,15 +49,32 @@ class Block:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fit:
-    """Blocks by the number of their sector, and the largest row sum of |Θ|, which bounds every eigenvalue."""
+    """The blocks of a Gram matrix.
+
+    Attributes:
+        blocks: by the number of their sector.
+        scale: the largest row sum of |Θ|, which bounds every eigenvalue.
+        noise: how far rounding may move a small eigenvalue.
+    """
 
     blocks: dict[int, Block]
     scale: jax.Array
+    noise: jax.Array
 
     @property
     def has_nngp(self) -> bool:
         """Whether all blocks have the NNGP kernel too."""
         return all(block.nngp is not None for block in self.blocks.values())
+
+    @property
+    def eigenbases(self) -> dict[int, Eigenbasis]:
+        """The bases of those blocks that have an eigenbasis."""
+        return {n: block.basis for n, block in self.blocks.items() if isinstance(block.basis, Eigenbasis)}
+
+    @property
+    def is_spectral(self) -> bool:
+        """Whether all blocks have an eigenbasis, so that any function of them can be applied."""
+        return len(self.eigenbases) == len(self.blocks)
 
 
 def fitted(
@@ -67,6 +84,7 @@ def fitted(
     *,
     get: tuple[str, ...] = ("ntk",),
     known: Mapping[int, Block] = MappingProxyType({}),
+    shift: float | None = None,
 ) -> Fit:
     """The blocks of the sectors that are wanted.
 
@@ -74,29 +92,44 @@ def fitted(
         kernel_fn: any kernel function.
         data: the training set.
         wanted: numbers of sectors.
-        get: the kernel to decompose, and after it any other to be kept beside it.
-        known: blocks that are decomposed already, and are only completed.
+        get: the kernel whose blocks are decomposed, and after it any other to be kept beside it.
+        known: blocks that have their basis already, and are only completed.
+        shift: if (B + shift)⁻¹ is the only function of the blocks that will be needed, the shift. Blocks that are
+            singular up to rounding have an eigenbasis all the same.
     """
     wanted = tuple(wanted)
     fresh = tuple(number for number in wanted if number not in known)
     theta, other = _Halves(data, fresh), _Halves(data, wanted)
+    identity = 0 if data.group is None else data.group.identity
     row_sums: Any = 0
     for elements, factors, kernels in _kernels(kernel_fn, data, get):
         row_sums = row_sums + _row_sums(kernels[0], factors)
+        if identity in elements:
+            diagonal = _largest_on_diagonal(kernels[0][elements.index(identity)])
         theta.add(kernels[0], elements, factors)
         for kernel in kernels[1:]:
             other.add(kernel, elements, factors)
-    labels = data.labels()
+    scale = jnp.max(row_sums)
+    noise = noise_level(scale, diagonal, data.size, double_algebra=has_double_algebra(scale))
     blocks = {}
     for number in wanted:
-        block = known.get(number)
-        if block is None:
-            sigma = sectors_of(data.group)[number].matrices(labels.dtype)
-            block = _decomposed(theta.pop(number), coefficients(sigma, labels))
-            # One after the other: a decomposition keeps all cores busy, and several are in each other's way.
-            block = jax.block_until_ready(block) if is_concrete(block) else block
+        block = known[number] if number in known else _block(theta.pop(number), data, number, shift, noise)
         blocks[number] = dataclasses.replace(block, nngp=_whole(other.pop(number))) if len(get) > 1 else block
-    return checked(Fit(blocks, jnp.max(row_sums)))
+    return checked(Fit(blocks, scale, noise))
+
+
+def _block(half: jax.Array, data: TrainingSet, number: int, shift: float | None, noise: jax.Array) -> Block:
+    """The block Z + Z† of a sector with its basis, without that of 𝒦."""
+    matrix = _whole(half)
+    inverted = None if shift is None or not is_concrete(matrix) else inverse(matrix, shift, float(noise))
+    basis = inverted or decomposed(matrix)
+    return Block(basis, labels_in(basis, data, number, data.labels()), None)
+
+
+def labels_in(basis: Basis, data: TrainingSet, number: int, labels: jax.Array) -> jax.Array:
+    """v̂† of labels [order, (i, p), channels] for a sector, in the basis of its block."""
+    hat = coefficients(sectors_of(data.group)[number].matrices(labels.dtype), labels)
+    return basis.coordinates(hat.conj().T)
 
 
 class _Halves:
@@ -121,14 +154,14 @@ class _Halves:
 
 def checked(fit: Fit) -> Fit:
     """`fit`, if its eigenvalues are those of a positive semidefinite matrix up to rounding."""
-    if is_concrete(fit.scale) and is_concrete(fit.blocks):
-        lowest = min(float(block.values[0]) for block in fit.blocks.values())
+    if is_concrete(fit):
         scale = float(fit.scale)
+        lowest = min((float(basis.values[0]) for basis in fit.eigenbases.values()), default=0.0)
         if not np.isfinite(lowest + scale):
-            fix = "Look at the kernel of your training points with `gram`."
+            fix = "Look at the kernel of your training samples with `gram`."
             raise refusal("kernel_fn", expected="one with finite kernels", got="NaN or infinity", fix=fix)
         if lowest < -NEGATIVE * float(jnp.finfo(fit.scale.dtype).eps) ** 0.5 * scale:
-            fix = "Its Gram matrix on the training points has this eigenvalue; rounding alone does not explain it."
+            fix = "Its Gram matrix on the training samples has this eigenvalue; rounding alone does not explain it."
             got = f"an eigenvalue {lowest:.3g} where the largest row sum is {scale:.3g}"
             raise refusal("kernel_fn", expected="positive semidefinite", got=got, fix=fix)
     return fit
@@ -140,6 +173,8 @@ def containing_labels(data: TrainingSet) -> tuple[int, ...]:
     if not is_concrete(data.y):
         return tuple(range(len(everything)))
     labels = data.labels()
+    # Squares of very small or large labels would vanish or overflow.
+    labels = labels / jnp.maximum(jnp.max(jnp.abs(labels)), jnp.finfo(labels.dtype).tiny)
     total = float(jnp.sum(labels**2))
     rounding = (100 * float(jnp.finfo(labels.dtype).eps)) ** 2 * total
     parts = [sector.weight * float(_square(sector.matrices(labels.dtype), labels)) for sector in everything]
@@ -149,13 +184,19 @@ def containing_labels(data: TrainingSet) -> tuple[int, ...]:
 def eigenvalues(fit: Fit, data: TrainingSet) -> jax.Array:
     """The eigenvalues of these blocks in increasing order, as often as they occur in the Gram matrix."""
     sectors = sectors_of(data.group)
-    return jnp.sort(jnp.concatenate([jnp.tile(b.values, sectors[number].copies) for number, b in fit.blocks.items()]))
+    spectra = [jnp.tile(basis.spectrum, sectors[number].copies) for number, basis in fit.eigenbases.items()]
+    return jnp.sort(jnp.concatenate(spectra))
 
 
 @jax.jit
 def _square(sigma: jax.Array, labels: jax.Array) -> jax.Array:
     """‖v̂‖²: times the weight of the sector, the square of what it holds of the labels, by Parseval's identity."""
     return jnp.sum(jnp.abs(coefficients(sigma, labels)) ** 2)
+
+
+@jax.jit
+def _largest_on_diagonal(theta: jax.Array) -> jax.Array:
+    return jnp.max(jnp.abs(jnp.diagonal(theta)))
 
 
 def _kernels(kernel_fn: KernelFn, data: TrainingSet, get: tuple[str, ...]) -> Iterator[tuple]:
@@ -195,12 +236,6 @@ def _row_sums(phi: jax.Array, factors: jax.Array) -> jax.Array:
 def _added(halves: tuple | None, sigmas: tuple, phi: jax.Array, factors: jax.Array) -> tuple:
     new = half_blocks(sigmas, phi, factors)
     return tuple(new if halves is None else map(jnp.add, halves, new))
-
-
-@jax.jit
-def _decomposed(half: jax.Array, labels: jax.Array) -> Block:
-    vectors, values = jax.lax.linalg.eigh(_whole(half), symmetrize_input=False)
-    return Block(values, vectors, vectors.conj().T @ labels, None)
 
 
 @jax.jit

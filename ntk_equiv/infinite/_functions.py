@@ -11,7 +11,7 @@ from ntk_equiv.infinite._ensemble import InfiniteEnsemble
 
 
 def ensemble_mean(
-    kernel_fn: KernelFn,
+    kernel_fn: KernelFn | tuple,
     train: Any,
     x_test: Inputs,
     t: Any,
@@ -51,7 +51,7 @@ def ensemble_mean(
 
 
 def ensemble_cov(
-    kernel_fn: KernelFn,
+    kernel_fn: KernelFn | tuple,
     train: Any,
     x_test: Inputs,
     t: Any,

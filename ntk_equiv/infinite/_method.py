@@ -1,7 +1,8 @@
 """Which way to decompose the Gram matrix: as a whole, or reduced by the group.
 
 The reduction is exact if the augmentation is by a whole group, ρ_X is a representation, and the kernel transforms as
-Theorem "Kernel transformation" says. The last is measured on a few of the training points, for generators of the group.
+Theorem "Kernel transformation" says. The last is measured for generators of the group, on a few training samples to
+which noise is added: blank or symmetric ones would agree with any kernel.
 """
 
 import warnings
@@ -9,9 +10,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ntk_equiv._check import is_concrete, one_of, refusal
-from ntk_equiv._typing import KernelFn
+from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.infinite._training_set import TrainingSet, reduced_set, training_set
 from ntk_equiv.orbits import AugmentedSet
 from ntk_equiv.orbits._given import no_subgroup
@@ -44,18 +46,23 @@ def decided(method: str, kernel_fn: KernelFn, train: Any) -> tuple[TrainingSet, 
         return training_set(train), "dense", "it was asked for"
     known = is_concrete((train.base_x, train.base_y) if isinstance(train, AugmentedSet) else train)
     if method == "auto" and not known:
-        fix = 'Under jit, grad and vmap the kernel cannot be checked first: choose "dense" or "reduced".'
-        raise refusal("method", expected="explicit for traced data", got='"auto"', fix=fix)
+        raise _traced("traced data")
     if method == "auto" and not isinstance(train, AugmentedSet):
         return training_set(train), "dense", "the data are not augmented"
-    obstacle = _obstacle(kernel_fn, train, known)
+    obstacle = _structural_obstacle(train)
+    if obstacle is None and known and train.n:
+        probes = _probes(train)
+        known = is_concrete(kernel_fn(probes[0], None, "ntk"))
+        if method == "auto" and not known:
+            raise _traced("a traced kernel")
+        obstacle = _spot_check(kernel_fn, reduced_set(train), probes) if known else None
     if obstacle is None:
         return reduced_set(train), "reduced", "the kernel transforms under the group"
     if method == "reduced":
         fix = 'Use method="dense", which needs no symmetry.'
         raise refusal("method", expected="one that fits the data", got=f'"reduced", but {obstacle}', fix=fix)
     warnings.warn(
-        f"The Gram matrix of all {train.size} augmented points is decomposed as a whole, because {obstacle}. "
+        f"The Gram matrix of all {train.size} augmented samples is decomposed as a whole, because {obstacle}. "
         'Choose method="dense" to say that this is meant.',
         ReductionWarning,
         stacklevel=4,
@@ -63,8 +70,13 @@ def decided(method: str, kernel_fn: KernelFn, train: Any) -> tuple[TrainingSet, 
     return training_set(train), "dense", obstacle
 
 
-def _obstacle(kernel_fn: KernelFn, train: Any, known: bool) -> str | None:
-    """What prevents the reduction, if something does."""
+def _traced(what: str) -> Exception:
+    fix = 'Under jit, grad and vmap the symmetry of the kernel cannot be measured: choose "dense" or "reduced".'
+    return refusal("method", expected=f"explicit for {what}", got='"auto"', fix=fix)
+
+
+def _structural_obstacle(train: Any) -> str | None:
+    """What prevents the reduction whatever the kernel is, if something does."""
     if not isinstance(train, AugmentedSet):
         return "the data are not augmented"
     elements = no_subgroup(train.group, train.elements)
@@ -76,22 +88,33 @@ def _obstacle(kernel_fn: KernelFn, train: Any, known: bool) -> str | None:
         grid = train.rep_x.spatial(train.base_y.shape[1:-1])
     except ValueError as error:
         return f"the group does not act on the grid of the labels: {error}"
-    if not grid.exact:
-        return f"{train.rep_x} interpolates on the grid of the labels"
-    return _spot_check(kernel_fn, reduced_set(train)) if known and train.n else None
+    return None if grid.exact else f"{train.rep_x} interpolates on the grid of the labels"
 
 
-def _spot_check(kernel_fn: KernelFn, data: TrainingSet) -> str | None:
-    """What a few points and the generators of the group say against the theorem."""
+def _probes(train: AugmentedSet) -> tuple[Inputs, Inputs]:
+    """Two batches of two samples each, which no element of the group leaves as they are.
+
+    They are training samples from all over the set with positive noise as large as the features are, which keeps them
+    non-negative where features are. Noise is for features alone: graphs keep their adjacency.
+    """
+    chosen = np.linspace(0, train.n - 1, 4).astype(int)
+    samples = jax.tree.map(lambda leaf: leaf[chosen], train.base_x)
+    features, *others = jax.tree.leaves(samples)
+    size = float(jnp.max(jnp.abs(features))) or 1.0
+    noise = size * np.random.default_rng(0).uniform(size=features.shape)
+    noisy = jax.tree.unflatten(jax.tree.structure(samples), [features + jnp.asarray(noise, features.dtype), *others])
+    return jax.tree.map(lambda leaf: leaf[:2], noisy), jax.tree.map(lambda leaf: leaf[2:], noisy)
+
+
+def _spot_check(kernel_fn: KernelFn, data: TrainingSet, probes: tuple[Inputs, Inputs]) -> str | None:
+    """What a few samples and the generators of the group say against the theorem."""
     if data.order == 1:
         return None
     assert data.rep_x is not None
     assert data.group is not None
-    # Distinct points where there are some: kernels of neural-tangents are only good to √eps where points coincide.
-    first = jax.tree.map(lambda leaf: leaf[:2], data.x)
-    others = jax.tree.map(lambda leaf: leaf[2:4], data.x) if data.n > 2 else None
     try:
-        found = kernel_transformation(kernel_fn, data.rep_x, first, others, elements=data.group.generators)
+        # Two distinct batches: kernels of neural-tangents are only good to √eps where samples coincide.
+        found = kernel_transformation(kernel_fn, data.rep_x, *probes, elements=data.group.generators)
     except ValueError as error:
         return f"the kernel does not fit the group: {error}"
     eps = max(float(jnp.finfo(jnp.result_type(leaf, jnp.float32)).eps) for leaf in jax.tree.leaves(data.x))

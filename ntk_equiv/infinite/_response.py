@@ -1,44 +1,76 @@
 """How an eigenmode responds to training: a filter, and what rounding leaves of it.
 
-An eigenvalue is known up to tol = N · eps · (largest row sum of |Θ|), the same for all blocks of a Gram matrix of N
-rows. Modes below it contribute nothing in exact arithmetic if they are null, but φ_t(0) ~ ηt times the rounding of
-their vectors in floating point. So as long as φ_t(0) · tol is small they are kept, and left out when it no longer is:
-training to the end then fits y projected on the numerical range of Θ.
+An eigenvalue is known up to the noise that rounding makes, the same for all blocks of a Gram matrix of N rows:
+
+    noise = 4 eps √N max_i Θ_ii + 4 eps' λ_max
+
+The first term is what entries with independent errors of a few eps each do to the small eigenvalues. Measured on images
+and on normal samples, for one to eight layers, it is at most 1.4 eps √N max Θ_ii. (Errors that entries have in common
+are larger, but they are smooth, and change large eigenvalues alone.) The second term is the decomposition's own, in the
+precision eps' in which it is done.
+
+Modes below the noise contribute nothing in exact arithmetic if they are null, but φ_t(0) ~ ηt times the rounding of
+their vectors in floating point. So as long as φ_t(0) · noise is small they are kept, and left out when it no longer is:
+training to the end then fits y projected on the numerical range of Θ. Under a ridge φ_t is bounded, and nothing is left
+out unless the ridge itself is below the noise.
 """
 
-from typing import Any
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 
+from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv.filters import Filter
 
-
-def tolerance(scale: jax.Array, rows: int) -> jax.Array:
-    """The rounding error of an eigenvalue."""
-    return scale * rows * jnp.finfo(scale.dtype).eps
+# Units of eps, for both terms.
+ROUNDINGS = 4
 
 
-@jax.jit
-def response(filter: Filter, values: jax.Array, t: jax.Array, tol: jax.Array, entries: Any) -> jax.Array:
-    """φ_t(λ) for all times and eigenvalues, [T, λ].
+def noise_level(scale: jax.Array, diagonal: jax.Array, rows: int, *, double_algebra: bool) -> jax.Array:
+    """How far rounding may move a small eigenvalue.
 
     Args:
-        filter: how the ensemble is trained.
-        values: eigenvalues λ.
-        t: times, [T].
-        tol: their rounding error.
-        entries: over how many entries the loss is a mean; 1 if it is a sum.
+        scale: the largest row sum of |Θ|, which bounds λ_max.
+        diagonal: the largest entry on the diagonal of Θ.
+        rows: N.
+        double_algebra: whether the decomposition is done in double precision, whatever that of Θ is.
     """
-    t, lam = t[:, None], jnp.maximum(values, 0)[None, :]
-    dropped = (lam <= tol) & is_late(filter, t, tol, entries)
-    phi = filter(jnp.where(dropped, 1, lam) / entries, t) / entries
-    return jnp.where(dropped, 0, phi)
+    eps = float(jnp.finfo(scale.dtype).eps)
+    algebra = min(eps, float(jnp.finfo("float64").eps)) if double_algebra else eps
+    return ROUNDINGS * (eps * rows**0.5 * diagonal + algebra * scale)
 
 
-@jax.jit
-def is_late(filter: Filter, t: jax.Array, tol: jax.Array, entries: Any) -> Any:
-    """Whether modes below the tolerance have to be left out at this time."""
-    null = filter(jnp.zeros_like(tol), t) / entries
-    # Between the rounding that grows like φ(0)·tol/N and what a mode that is real after all would have contributed.
-    return ~(null * tol <= jnp.finfo(tol.dtype).eps ** 0.25)
+@dataclass_pytree
+@dataclasses.dataclass(frozen=True)
+class Response:
+    """φ_t(λ) up to rounding, or what follows from it: a function of eigenvalues and times that broadcast.
+
+    Attributes:
+        filter: how the ensemble is trained.
+        noise: that of eigenvalues.
+        entries: over how many entries the loss is a mean; 1 if it is a sum.
+        part: "coefficients" for φ_t(λ), "fit" for λφ_t(λ), "residual" for 1 − λφ_t(λ).
+    """
+
+    filter: Filter
+    noise: jax.Array
+    entries: int = dataclasses.field(default=1, metadata={"static": True})
+    part: str = dataclasses.field(default="coefficients", metadata={"static": True})
+
+    def __call__(self, lam: jax.Array, t: jax.Array) -> jax.Array:
+        """The response of modes with eigenvalues `lam` at times `t`."""
+        lam = jnp.maximum(lam, 0)
+        dropped = (lam <= self.noise) & self.is_late(t)
+        phi = self.filter(jnp.where(dropped, 1, lam) / self.entries, t) / self.entries
+        phi = jnp.where(dropped, 0, phi)
+        if self.part == "coefficients":
+            return phi
+        return lam * phi if self.part == "fit" else 1 - lam * phi
+
+    def is_late(self, t: jax.Array) -> jax.Array:
+        """Whether modes below the noise have to be left out at this time."""
+        null = self.filter(jnp.zeros_like(self.noise), t) / self.entries
+        bounded = self.filter(jnp.zeros_like(self.noise), jnp.asarray(jnp.inf, self.noise.dtype)) < jnp.inf
+        # Between the rounding that grows like φ(0) · noise and what a mode that is real after all would contribute.
+        return ~(null * self.noise <= jnp.where(bounded, 1.0, jnp.finfo(self.noise.dtype).eps ** 0.25))

@@ -110,11 +110,3 @@ def _sums(weights: tuple[jax.Array, ...], values: jax.Array) -> list[jax.Array]:
     sums = iter(jnp.split(jnp.einsum("rk,kpq->rpq", jnp.concatenate(parts), values), ends))
     found = (jax.lax.complex(next(sums), next(sums)) if jnp.iscomplexobj(weight) else next(sums) for weight in weights)
     return [part.reshape(*w.shape[1:], *values.shape[1:]) for w, part in zip(weights, found, strict=True)]
-
-
-def product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The product of two matrices; of complex ones as three real products instead of four."""
-    if not (jnp.iscomplexobj(a) and jnp.iscomplexobj(b)):
-        return a @ b
-    real, imag = a.real @ b.real, a.imag @ b.imag
-    return jax.lax.complex(real - imag, (a.real + a.imag) @ (b.real + b.imag) - real - imag)

@@ -1,5 +1,6 @@
 """What follows from mean and variance: errors, accuracies, and the Bayesian limit for comparison."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -7,14 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ntk_equiv import filters
-from ntk_equiv._check import positive_integer, random_key, real_array, refusal, scalar, single_time
+from ntk_equiv._check import is_concrete, positive_integer, random_key, real_array, refusal, scalar, single_time
 from ntk_equiv._gram import gram
 from ntk_equiv._positions import apart, joint
-from ntk_equiv._typing import Inputs
+from ntk_equiv._typing import Inputs, Scalar
 from ntk_equiv.infinite import _laws
 from ntk_equiv.infinite._engine import Engine
-from ntk_equiv.infinite._fit import fitted
-from ntk_equiv.infinite._response import response, tolerance
+from ntk_equiv.infinite._fit import Fit, fitted
+from ntk_equiv.infinite._response import Response
 from ntk_equiv.infinite._sectors import sectors_of
 
 
@@ -110,22 +111,44 @@ def expected_accuracy(ens: Any, key: jax.Array, x: Inputs, y: Any, t: Any, membe
     return Estimate(jnp.mean(rate), jnp.sqrt(jnp.sum(rate * (1 - rate) / samples)) / rate.size)
 
 
-def nngp_posterior(ens: Engine, x: Inputs, noise: float) -> Posterior:
+def nngp_posterior(ens: Engine, x: Inputs, noise: Scalar) -> Posterior:
     """𝒦(x, X)(𝒦 + noise)⁻¹y and 𝒦(x, x') − 𝒦(x, X)(𝒦 + noise)⁻¹𝒦(X, x')."""
     scalar(noise, "noise", at_least=0, fix="It is a variance.")
     data, x = ens._data, ens._points(x)
-    fit = fitted(ens.kernel_fn, data, range(len(sectors_of(data.group))), get=("nngp",))
+    fit, f = _gaussian_process(ens, noise)
     prior = gram(ens.kernel_fn, x, None, "nngp")
-    end, tol = jnp.full(1, jnp.inf, fit.scale.dtype), tolerance(fit.scale, data.size)
-    filter = filters.ridge(noise) if noise else filters.converged()
+    end = jnp.full(1, jnp.inf, fit.scale.dtype)
     mean: Any = 0
     cov = joint(prior)
-    for (number, block), (hat,) in zip(sorted(fit.blocks.items()), ens._hats(fit, x, ("nngp",)), strict=True):
-        sector = sectors_of(data.group)[number]
-        phi = response(filter, block.values, end, tol, 1)
-        mean = mean + sector.weight * _laws.mean_part(block, phi, hat, data.channels)
-        cov = cov + sector.weight * _laws.posterior_part(block, phi[0], hat)
+    for (sector, block), (hat,) in zip(ens._blocks(fit), ens._hats(fit, x, ("nngp",)), strict=True):
+        mean = mean + sector.weight * _laws.mean_part(block, f, end, hat, data.channels)
+        cov = cov + sector.weight * _laws.posterior_part(block, f, end[0], hat)
     return Posterior(mean.reshape(-1, *data.y.shape[1:]), apart((cov + cov.T) / 2, prior.shape))
+
+
+def log_marginal_likelihood(ens: Engine, noise: Scalar) -> jax.Array:
+    """The logarithm of N(y; 0, 𝒦 + noise), summed over channels."""
+    scalar(noise, "noise", at_least=0, fix="It is a variance.")
+    fit, f = _gaussian_process(ens, noise)
+    end = jnp.full(1, jnp.inf, fit.scale.dtype)
+    square: Any = 0.0
+    log_determinant: Any = 0.0
+    for sector, block in ens._blocks(fit):
+        part = jnp.sum((block.basis.filtered(f, end[0], block.labels) * block.labels.conj()).real)
+        square = square + sector.weight * part
+        log_determinant = log_determinant + sector.copies * block.basis.log_determinant(noise)
+    if is_concrete(log_determinant) and not bool(jnp.isfinite(log_determinant)):
+        fix = "Samples that coincide, or are fixed by the group, make it singular; so does too little precision."
+        raise refusal("noise", expected="positive for a singular Gram matrix", got=f"{float(noise):.3g}", fix=fix)
+    channels = ens._data.channels
+    return -(square + channels * (log_determinant + ens._data.size * math.log(2 * math.pi))) / 2
+
+
+def _gaussian_process(ens: Engine, noise: Scalar) -> tuple[Fit, Response]:
+    """The blocks of 𝒦, and how (𝒦 + noise)⁻¹ acts on them."""
+    everything, known = range(len(sectors_of(ens._data.group))), is_concrete(noise)
+    fit = fitted(ens.kernel_fn, ens._data, everything, get=("nngp",), shift=float(noise) if known else None)
+    return fit, Response(filters.converged() if known and noise == 0 else filters.ridge(noise), fit.noise)
 
 
 def _test_labels(ens: Any, x: Inputs, y: Any) -> jax.Array:

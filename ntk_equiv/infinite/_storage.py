@@ -20,29 +20,32 @@ from ntk_equiv._gram import gram
 from ntk_equiv._typing import KernelFn
 from ntk_equiv.infinite._engine import Engine
 from ntk_equiv.infinite._fit import Block, Fit
+from ntk_equiv.infinite._hermitian import Eigenbasis
 from ntk_equiv.infinite._training_set import TrainingSet, reduced_set, training_set
 
-FORMAT = "ntk_equiv.InfiniteEnsemble/1"
+FORMAT = "ntk_equiv.InfiniteEnsemble/2"
 
 
 def save(ens: Engine, path: Any) -> None:
     """Write `ens` to `path`, all of it or nothing."""
     if not is_concrete(ens._fit):
         raise refusal("save", expected="called with known values", got="traced ones", fix="Save outside of jit.")
-    path = file_path(path, "path")
+    path, fit = file_path(path, "path"), ens._spectral_fit()
     about = {
         "format": FORMAT,
         "method": ens.method,
         "reason": ens.reason,
         "reduction": ens.reduction,
         "data": _digest(ens._data),
-        "sectors": sorted(ens._fit.blocks),
+        "sectors": sorted(fit.blocks),
     }
-    arrays = {"about": np.array(json.dumps(about)), "scale": ens._fit.scale, "probe": _probe(ens.kernel_fn, ens._data)}
-    for number, block in ens._fit.blocks.items():
-        for name in ("values", "vectors", "labels", "nngp"):
-            if getattr(block, name) is not None:
-                arrays[f"{name}/{number}"] = getattr(block, name)
+    arrays = {"about": np.array(json.dumps(about)), "scale": fit.scale, "noise": fit.noise}
+    arrays["probe"] = _probe(ens.kernel_fn, ens._data)
+    for number, basis in fit.eigenbases.items():
+        block = fit.blocks[number]
+        kept = {"values": basis.values, "vectors": basis.vectors, "labels": block.labels}
+        kept |= {} if block.nngp is None else {"nngp": block.nngp}
+        arrays |= {f"{name}/{number}": array for name, array in kept.items()}
     unfinished = path.with_name(path.name + ".unfinished")
     with unfinished.open("wb") as file:
         np.savez(file, allow_pickle=False, **jax.tree.map(np.asarray, arrays))
@@ -61,11 +64,13 @@ def load(path: Any, kernel_fn: KernelFn, train: Any) -> tuple[TrainingSet, Fit, 
     if probe.shape != arrays["probe"].shape or np.max(np.abs(probe - arrays["probe"]), initial=0.0) > rounding:
         fix = "Pass the kernel function of the network that the ensemble was fitted with."
         raise refusal("kernel_fn", expected=f"the kernel that {path} was made from", got="another", fix=fix)
-    blocks = {
-        number: Block(*(_array(arrays, name, number) for name in ("values", "vectors", "labels", "nngp")))
-        for number in about["sectors"]
-    }
-    fit = Fit(blocks, jnp.asarray(arrays["scale"]))
+    blocks = {}
+    for number in about["sectors"]:
+        values, vectors, labels, nngp = (
+            _array(arrays, name, number) for name in ("values", "vectors", "labels", "nngp")
+        )
+        blocks[number] = Block(Eigenbasis(values, vectors), labels, nngp)
+    fit = Fit(blocks, jnp.asarray(arrays["scale"]), jnp.asarray(arrays["noise"]))
     return data, fit, about["reduction"], about["method"], about["reason"]
 
 

@@ -36,9 +36,14 @@ def pair(train: Any) -> tuple[Any, jax.Array]:
 
 def points_and_labels(x: Any, y: Any) -> tuple[Any, jax.Array]:
     """Both as arrays, after checking that every point has a label."""
-    x, y = arrays(x, "x"), jnp.asarray(real_array(y, "y"))
+    given, x, y = x, arrays(x, "x"), jnp.asarray(real_array(y, "y"))
     lengths = {leaf.shape[:1] for leaf in jax.tree.leaves(x)}
     if lengths != {y.shape[:1]} or not y.ndim:
+        listed = isinstance(given, list | tuple) and not hasattr(given, "_fields") and len(given) == len(y) > 0
+        if y.ndim and listed:
+            got = f"a {type(given).__name__} of {len(given)}"
+            fix = "Stack them along a new first axis: `jnp.stack(x)`, or `jnp.asarray(x)` for numbers."
+            raise refusal("x", expected="one array whose first axis counts the samples", got=got, fix=fix)
         fix = "Their first axes count the samples."
         raise refusal("y", expected=f"labels for all samples of x {sorted(lengths)}", got=f"shape {y.shape}", fix=fix)
     return x, y

@@ -1,6 +1,6 @@
 """Planning an ensemble for data of your own: how many members, how long to train, how large an error, on which inputs.
 
-`plan` takes points, labels, a symmetry and an architecture, fits the infinite ensemble and returns a `Plan`: expected
+`plan` takes samples, labels, a symmetry and an architecture, fits the infinite ensemble and returns a `Plan`: expected
 `Errors` over training time, the members `Needed`, how invariance grows with members (`OrbitCurve`), what is known about
 each of the test `Points`, and for classes the `Accuracy`. A plan is printed (`table`), drawn (`figure`), written as one
 HTML file (`report`) or as JSON (`save`, `load`), or all of it into one folder (`write`, with `checked_folder` to know

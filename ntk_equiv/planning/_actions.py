@@ -1,4 +1,4 @@
-"""How a group acts on the points or labels of a user, by name, and which names fit which shapes.
+"""How a group acts on the samples or labels of a user, by name, and which names fit which shapes.
 
     rot90           quarter turns and flips of square images [H, W, channels]; exact
     rotate          rotations of images by interpolation, linear; `rotate:0` from the nearest pixel. Not exact
@@ -34,17 +34,17 @@ Shape = tuple[int, ...]
 def named_action(
     name: str | Representation, group: FiniteGroup, shape: Shape, /, argument: str = "action"
 ) -> Representation:
-    """How a group acts on points of this shape; a representation stays as it is, if it fits.
+    """How a group acts on samples of this shape; a representation stays as it is, if it fits.
 
     Args:
         name: of the action: rot90, rotate, translations, nodes, matrix, permutation, regular, sign or trivial; with
             `+` and one of the last five for the channels of a pixel or a node.
         group: the group.
-        shape: that of one point, without the axis of samples.
+        shape: that of one sample, without the axis of samples.
         argument: what to call the name in a refusal.
 
     Raises:
-        ValueError: there is no such action, or the group does not act on such points; the message says what would fit.
+        ValueError: there is no such action, or the group does not act on such samples; the message says what would fit.
 
     Example:
         >>> from ntk_equiv import groups, planning
@@ -59,14 +59,14 @@ def named_action(
     except _Unknown as error:
         raise error.refused from None
     except ValueError as error:
-        expected = f"an action of {group.label} on points of shape {shape}"
+        expected = f"an action of {group.label} on samples of shape {shape}"
         fix = f"In detail: {error} {_advice(group, shape, argument)}"
         raise refusal(argument, expected=expected, got=repr(name), fix=fix) from None
     return rep
 
 
 def acts_on_images(name: str | Representation, /) -> bool:
-    """Whether points are images, whose last axis counts channels."""
+    """Whether samples are images, whose last axis counts channels."""
     if isinstance(name, Representation):
         return name.domain.rank == 2
     return isinstance(name, str) and name.partition("+")[0].partition(":")[0] in IMAGES
@@ -102,7 +102,7 @@ def _built(name: str, group: FiniteGroup, shape: Shape, argument: str) -> Repres
     if kind == "translations":
         return _translations(group, shape, tau)
     perms = _required(defining_permutations(group), group, "permutations")
-    return reps.relabel(group, perms, channels=tau)
+    return reps.nodes(group, perms, channels=tau)
 
 
 def _on_vectors(kind: str, group: FiniteGroup, size: int) -> Representation:
@@ -153,7 +153,7 @@ def _advice(group: FiniteGroup, shape: Shape, argument: str) -> str:
     others += [f"C{shape[0]}xC{shape[1]}"] if len(shape) == 3 and shape[0] * shape[1] <= 256 else []
     others = list(dict.fromkeys(others))
     found = [f"{other} with {name}" for name in names for other in others if _fits(name, named_group(other), shape)]
-    return f"Points of this shape fit {', '.join(found[:8])}." if found else "No other group that is known here fits."
+    return f"Samples of this shape fit {', '.join(found[:8])}." if found else "No other group that is known here fits."
 
 
 def _fits(name: str, group: FiniteGroup, shape: Shape) -> bool:

@@ -26,11 +26,11 @@ POOLING = ("flat", "gap")
 
 
 def named_network(name: str, shape: tuple[int, ...], /, *, w_std: Any = 2**0.5, b_std: Any = 0.1) -> stax.Network:
-    """The network of this name, for points of this shape.
+    """The network of this name, for samples of this shape.
 
     Args:
         name: mlp:ACTIVATION:LAYERS or cnn:ACTIVATION:LAYERS, the second with :gap for global average pooling.
-        shape: that of one point, without the axis of samples.
+        shape: that of one sample, without the axis of samples.
         w_std: standard deviation of the weights, before division by the square root of the fan-in.
         b_std: standard deviation of the biases.
 
@@ -52,17 +52,10 @@ def named_network(name: str, shape: tuple[int, ...], /, *, w_std: Any = 2**0.5, 
         return stax.serial(*([stax.Flatten()] if len(shape) > 1 else []), *hidden, stax.Dense(1, **scale))
     if len(shape) != 3:
         fix = "Convolutions are for images; take mlp for everything else."
-        raise refusal("arch", expected=f"an mlp for points of shape {shape}", got=repr(name), fix=fix)
+        raise refusal("arch", expected=f"an mlp for samples of shape {shape}", got=repr(name), fix=fix)
     hidden = [layer for _ in range(depth) for layer in (stax.Conv(1, (3, 3), padding="SAME", **scale), phi())]
     head = stax.GlobalAvgPool() if pooling == "gap" else stax.Flatten()
     return stax.serial(*hidden, head, stax.Dense(1, **scale))
-
-
-def numbers_per_entry(name: str, shape: tuple[int, ...], /) -> int:
-    """How many numbers a kernel carries for a pair of points: one, the positions, or all pairs of positions."""
-    kind, _, _, pooling = _parsed(name)
-    positions = shape[0] * shape[1] if kind == "cnn" else 1
-    return positions**2 if pooling == "gap" else positions
 
 
 def _parsed(name: str) -> tuple[str, str, int, str]:

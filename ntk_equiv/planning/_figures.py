@@ -1,4 +1,4 @@
-"""The figure of a plan: errors over training time, deviations over members, members over test points."""
+"""The figure of a plan: errors over training time, deviations over members, members over test samples."""
 
 from typing import Any
 
@@ -25,12 +25,12 @@ def drawn(plan: Any, panel: str | None, /) -> Any:
 
 def _errors(plan: Any, ax: Any) -> None:
     members = plan.settings["members"]
-    curves = [("training points, infinite", plan.train.infinite, ":", 4)]
+    curves = [("training samples, infinite", plan.train.infinite, ":", 4)]
     if plan.test is not None:
         curves += [
-            ("test points, one network", plan.test.of(1), "-", 1),
-            ("test points, infinite", plan.test.infinite, "-", 0),
-            (f"test points, {of_members(members)}", plan.test.of(members), "-.", 2),
+            ("test samples, one network", plan.test.of(1), "-", 1),
+            ("test samples, infinite", plan.test.infinite, "-", 0),
+            (f"test samples, {of_members(members)}", plan.test.of(members), "-.", 2),
         ]
     places = _places(plan.times)
     shown = places > 0
@@ -38,7 +38,7 @@ def _errors(plan: Any, ax: Any) -> None:
         seen = shown & (values > 0)
         ax.plot(places[seen], values[seen], line, color=plotting.COLOURS[colour], label=label)
     ax.set(xscale="log", yscale="log", xlabel="training time t", ylabel="expected mean squared error")
-    # Training points are fitted down to rounding, which would stretch the axis over nothing.
+    # Training samples are fitted down to rounding, which would stretch the axis over nothing.
     told = plan.train.infinite[:1] if plan.test is None else plan.test.infinite
     if told.min() > 0:
         ax.set_ylim(told.min() / 30, 2 * max(values.max() for _, values, _, _ in curves))
@@ -59,8 +59,8 @@ def _places(times: np.ndarray) -> np.ndarray:
 
 def _orbits(plan: Any, ax: Any) -> None:
     curve = plan.orbit
-    ax.plot(curve.members, curve.worst, "-", color=plotting.COLOURS[1], label="worst test point")
-    ax.plot(curve.members, curve.mean, "-.", color=plotting.COLOURS[0], label="mean over test points")
+    ax.plot(curve.members, curve.worst, "-", color=plotting.COLOURS[1], label="worst test sample")
+    ax.plot(curve.members, curve.mean, "-.", color=plotting.COLOURS[0], label="mean over test samples")
     ax.axhline(plan.settings["delta"], color="#888888", linewidth=0.8, label=f"δ = {number(plan.settings['delta'])}")
     ax.set(xscale="log", xlabel="members M", ylabel="expected deviation over the orbit")
     if curve.worst.max() > 0:
@@ -78,7 +78,7 @@ def _points(plan: Any, ax: Any) -> None:
         ordered = np.sort(values)[[0, *range(count)]]  # those that are not numbers come last, and stay away
         ax.step(ordered, np.append(0, fraction), line, where="post", color=plotting.COLOURS[colour], label=label)
     ax.axvline(plan.settings["members"], color="#888888", linewidth=0.8, label=f"M = {plan.settings['members']}")
-    ax.set(xscale="log", xlabel="members M", ylabel="fraction of test points", ylim=(0, 1.03))
+    ax.set(xscale="log", xlabel="members M", ylabel="fraction of test samples", ylim=(0, 1.03))
     ax.set_title(f"Theory: within δ with probability {1 - plan.settings['epsilon']:.4g}")
 
 

@@ -6,6 +6,8 @@ plan.txt             the tables
 plan.pdf, plan.png   the figure
 """
 
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +28,15 @@ def checked_folder(folder: Any, /, *, overwrite: bool = False) -> Path:
         'plan'
     """
     folder = file_path(folder, "folder")
-    there = [name for name in NAMES if (folder / name).exists()]
+    there = [name for name in NAMES if os.path.lexists(folder / name)]  # links too, wherever they lead
     if there and not overwrite:
         fix = "Name another folder, or allow what is there to be replaced (--overwrite)."
         raise refusal("out", expected="a folder without a plan", got=f"{folder} with {', '.join(there)}", fix=fix)
     made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
         if made:
             folder.rmdir()  # made again when there is something to put into it
     except OSError as error:
@@ -48,6 +49,9 @@ def checked_folder(folder: Any, /, *, overwrite: bool = False) -> Path:
 def written(plan: Any, folder: Path, /, *, figures: bool = True) -> list[Path]:
     """Write all files; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
+    for name in NAMES:
+        if (folder / name).is_symlink():
+            (folder / name).unlink()  # the link is replaced, not the file somewhere else that it leads to
     html, json, txt, *_ = (folder / name for name in NAMES)
     txt.write_text(plan.table() + "\n", encoding="utf-8")
     paths = [plan.report(html, figures=figures), plan.save(json), txt]

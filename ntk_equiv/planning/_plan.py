@@ -12,7 +12,7 @@ from ntk_equiv._check import file_path, refusal
 from ntk_equiv.planning import _files, _sections
 from ntk_equiv.planning._records import Accuracy, Errors, Needed, OrbitCurve, Points
 
-FORMAT = 1
+FORMAT = 2
 _RECORDS: dict[str, Any] = {
     "train": Errors,
     "test": Errors,
@@ -33,16 +33,18 @@ class Plan:
         versions: of the library and what it builds on.
         notes: what was done to the data, and where theory holds; those that begin with WARNING first.
         times: training times, [k].
-        train: errors on the training points.
-        test: errors on the test points; None without test labels.
-        baseline: the error on the test points of always predicting the mean training label; None without test labels.
+        train: errors on the training samples.
+        test: errors on the test samples; None without test labels.
+        baseline: the error on the test samples of always predicting the mean training label; None without test labels.
         t: the time that members and invariance are told for.
         stable_rate: the largest learning rate at which full-batch gradient descent does not diverge.
         violation: by how much, relative to their size, the kernels fail to respect the symmetry.
         needed: how many members.
         orbit: how the deviation over orbits falls with their number.
-        points: what is known about each test point.
+        points: what is known about each test sample.
         accuracy: for classes.
+        origin: the name of the data, date, command line, and how long it took and was expected to take, in seconds.
+        pictures: of the worst test samples, in the order of `points.worst()`, if they are images: PNG in base64.
 
     Example:
         >>> import numpy as np
@@ -71,10 +73,12 @@ class Plan:
     orbit: OrbitCurve
     points: Points
     accuracy: Accuracy | None
+    origin: dict[str, Any] = dataclasses.field(default_factory=dict)
+    pictures: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         order, group = self.problem["order"], self.problem["group"]
-        return f"<plan for {self.problem['points']} points under {order} elements of {group}, at t = {self.t:.3g}>"
+        return f"<plan for {self.problem['points']} samples under {order} elements of {group}, at t = {self.t:.3g}>"
 
     def table(self) -> str:
         """All results as text."""
@@ -140,11 +144,11 @@ class Plan:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content.pop("format") != FORMAT:
-                raise ValueError("it is of another format")
+                raise ValueError("it is of another format, made by another version")
             records = {name: _restored(kind, content[name]) for name, kind in _RECORDS.items()}
             numbers = {name: float(content[name]) for name in ("t", "stable_rate", "violation")}
-            rest = {"notes": tuple(content["notes"]), "times": _array(content["times"])}
-            return cls(**{**content, **records, **numbers, **rest})
+            texts = {name: tuple(content[name]) for name in ("notes", "pictures")}
+            return cls(**{**content, **records, **numbers, **texts, "times": _array(content["times"])})
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             got = f"one that cannot be read ({type(error).__name__}: {error})"
             raise refusal(str(path), expected="a plan", got=got, fix="Pass what `Plan.save` wrote.") from None
@@ -171,4 +175,6 @@ def _restored(kind: Any, content: Any) -> Any:
 
 
 def _array(content: list) -> np.ndarray:
-    return np.array([float(each) if isinstance(each, str) else each for each in content])
+    return np.array(
+        [float(each) if isinstance(each, str) else _array(each) if isinstance(each, list) else each for each in content]
+    )

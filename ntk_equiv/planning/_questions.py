@@ -16,7 +16,7 @@ import numpy as np
 from ntk_equiv import bounds
 from ntk_equiv.infinite import InfiniteEnsemble
 from ntk_equiv.planning._problem import Problem
-from ntk_equiv.planning._records import Accuracy, Errors, Needed, OrbitCurve, Points
+from ntk_equiv.planning._records import Accuracy, Errors, Needed, OrbitCurve, Points, standard_error
 from ntk_equiv.planning._times import telling_times
 
 DRAWS_OF_CLASSES = 2000
@@ -72,32 +72,52 @@ def best_time(times: np.ndarray, test: Errors | None, members: int) -> float:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Predictions:
-    """The law of a network at all times, on training points and then test points.
+    """The law of a network at all times.
 
     Attributes:
-        mean: of the infinite ensemble, [times, n + m] or [times, n + m, channels].
-        variance: of one network, of each channel, [times, n + m].
+        train_mean: of the infinite ensemble on the training samples, [times, n] or [times, n, channels].
+        train_variance: of one network on some of them, of each channel, [times, v].
+        mean: of the infinite ensemble on the test samples, [times, m] or [times, m, channels].
+        variance: of one network there, of each channel, [times, m].
     """
 
+    train_mean: np.ndarray
+    train_variance: np.ndarray
     mean: np.ndarray
     variance: np.ndarray
 
-    def errors(self, rows: slice, y: np.ndarray) -> Errors:
-        """Expected errors on some of the points."""
-        off = (self.mean[:, rows] - y[None]) ** 2
-        return Errors(off.reshape(len(off), -1).mean(axis=1), self.variance[:, rows].mean(axis=1))
+    def train_errors(self, y: np.ndarray) -> Errors:
+        """Expected errors on the training samples."""
+        off = (self.train_mean - y[None]) ** 2
+        return Errors(off.reshape(len(off), -1).mean(axis=1), self.train_variance.mean(axis=1))
+
+    def test_errors(self, y: np.ndarray) -> Errors:
+        """Expected errors on the test samples, and how much these differ."""
+        off = ((self.mean - y[None]) ** 2).reshape(*self.variance.shape, -1).mean(axis=2)
+        count = off.shape[1]
+        both = np.stack([off, self.variance]) - np.stack([off, self.variance]).mean(axis=2, keepdims=True)
+        products = [np.sum(both[i] * both[j], axis=1) for i, j in ((0, 0), (0, 1), (1, 1))]
+        scatter = np.stack(products, axis=1) / (count * (count - 1)) if count > 1 else np.full((len(off), 3), np.nan)
+        return Errors(off.mean(axis=1), self.variance.mean(axis=1), scatter)
 
 
 def predictions(question: Question, times: np.ndarray) -> Predictions:
-    """Mean and variance on all points at all times, both in one go: kernels and compilation are most of the cost."""
-    problem = question.problem
-    x = jnp.asarray(np.concatenate([problem.x, problem.x_test]))
-    t = jnp.asarray(times, x.dtype)
-    return Predictions(np.asarray(question.ens.mean(x, t), float), np.asarray(question.ens.var(x, t), float))
+    """Mean and variance at all times, with as few kernels as possible, which are most of the cost.
+
+    The mean on training samples needs none. Their variance is that of some of them, spread over all.
+    """
+    ens, problem = question.ens, question.problem
+    n, m, identity = len(problem.x), len(problem.x_test), ens.train.group.identity
+    some = np.unique(np.linspace(0, n - 1, min(n, m)).round().astype(int))
+    t = jnp.asarray(times, problem.x.dtype)
+    variance = np.asarray(ens.var(jnp.asarray(np.concatenate([problem.x[some], problem.x_test])), t), float)
+    train_mean = np.asarray(ens.train_mean(t), float)[:, identity * n : (identity + 1) * n]
+    mean = np.asarray(ens.mean(jnp.asarray(problem.x_test), t), float)
+    return Predictions(train_mean, variance[:, : len(some)], mean, variance[:, len(some) :])
 
 
 def invariance(question: Question, variance: np.ndarray, t: float) -> tuple[Needed, OrbitCurve, Points]:
-    """Everything about members and orbits at one time, at which the test points have this variance."""
+    """Everything about members and orbits at one time, at which the test samples have this variance."""
     ens, x, members = question.ens, jnp.asarray(question.problem.x_test), question.members
     tolerated = (question.delta, question.epsilon)
     draws = jax.random.split(question.key, 3)
@@ -106,7 +126,7 @@ def invariance(question: Question, variance: np.ndarray, t: float) -> tuple[Need
     orbit_members, lower, upper = _orbit_members(question, law, draws[0])
     single = bounds.min_ensemble_size(variance, *tolerated, channels=channels)
     joint = bounds.sampled_ensemble_size(ens.cov(x, t), *tolerated, key=draws[1], channels=channels)
-    classes = question.problem.classes is not None
+    classes, y_test = question.problem.classes is not None, question.problem.y_test
     points = Points(
         index=question.problem.index,
         scatter=np.sqrt(channels * variance),
@@ -117,9 +137,11 @@ def invariance(question: Question, variance: np.ndarray, t: float) -> tuple[Need
         orbit_lower=lower,
         orbit_upper=upper,
         bias=np.linalg.norm(law.bias, axis=2).max(axis=1),
-        error=_distance(law, question.problem.y_test),
+        error=_distance(law, y_test),
         same_one=_same(law, 1, draws[2]) if classes else None,
         same_many=_same(law, members, draws[2]) if classes else None,
+        label=y_test.argmax(axis=1) if classes and y_test is not None else None,
+        predicted=law.mean[:, 0].argmax(axis=1) if classes else None,
     )
     needed = Needed(
         mean_worst=int(single.max()),
@@ -132,19 +154,34 @@ def invariance(question: Question, variance: np.ndarray, t: float) -> tuple[Need
     return needed, _curve(law), points
 
 
-def accuracy(question: Question, mean: np.ndarray, times: np.ndarray, t: float) -> Accuracy | None:
-    """How many test points are classified rightly, if there are classes and test labels, from the mean there."""
+def accuracy(question: Question, law: Predictions, times: np.ndarray, t: float) -> Accuracy | None:
+    """How many test samples are classified rightly, if there are classes and test labels."""
     problem = question.problem
     if problem.classes is None or problem.y_test is None:
         return None
-    over_time = (mean.argmax(axis=-1) == problem.y_test.argmax(axis=-1)[None]).mean(axis=1)
-    x, y = jnp.asarray(problem.x_test), jnp.asarray(problem.y_test)
+    classes, at = problem.y_test.argmax(axis=-1), int(np.flatnonzero(times == t)[0])
+    right = law.mean.argmax(axis=-1) == classes[None]
+    rng = np.random.default_rng(jax.random.key_data(question.key).tolist())
     one, many = (
-        question.ens.expected_accuracy(question.key, x, y, t, members=size, samples=DRAWS_OF_CLASSES)
+        _rate(_hits(rng, law.mean[at], np.sqrt(law.variance[at] / size), classes), DRAWS_OF_CLASSES)
         for size in (1, question.members)
     )
-    at = float(over_time[np.flatnonzero(times == t)[0]])
-    return Accuracy(at, np.array(many, float), np.array(one, float), over_time)
+    return Accuracy(_rate(right[at].astype(float), np.inf), many, one, right.mean(axis=1))
+
+
+def _hits(rng: np.random.Generator, mean: np.ndarray, deviation: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """How often each sample is classified rightly. An expected value needs the law at each sample by itself."""
+    hits = np.zeros(len(mean))
+    for _ in range(DRAWS_OF_CLASSES):
+        hits += (mean + deviation[:, None] * rng.normal(size=mean.shape)).argmax(axis=1) == classes
+    return hits / DRAWS_OF_CLASSES
+
+
+def _rate(rates: np.ndarray, draws: float | int) -> np.ndarray:
+    """The mean over test samples, its standard error by sampling, and that of the test set."""
+    count = len(rates)
+    sampling = np.sqrt(np.sum(rates * (1 - rates))) / count / np.sqrt(draws)
+    return np.array([rates.mean(), sampling, standard_error(rates)])
 
 
 def _orbit_members(question: Question, law: bounds.OrbitDeviation, key: jax.Array) -> tuple[np.ndarray, ...]:

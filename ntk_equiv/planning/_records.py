@@ -1,4 +1,4 @@
-"""What a plan is made of: errors against time, invariance against members, and what is known about each test point."""
+"""What a plan is made of: errors against time, invariance against members, and what is known about each test sample."""
 
 import dataclasses
 from typing import Any
@@ -7,13 +7,15 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Errors:
-    """The expected mean squared error at each time, over points and channels.
+    """The expected mean squared error at each time, over samples and channels.
 
     Attributes:
         infinite: of the infinite ensemble, [times].
         variance: what a single network adds to it, [times]; M members add 1/M of it.
+        scatter: how much the test samples differ in these two, [times, 3]: the variance of the first, the covariance,
+            and the variance of the second, divided by the number of samples; None where nothing is said about it.
 
     Example:
         >>> import numpy as np
@@ -24,20 +26,32 @@ class Errors:
 
     infinite: Float[np.ndarray, "times"]
     variance: Float[np.ndarray, "times"]
+    scatter: Float[np.ndarray, "times 3"] | None = None
+
+    def __repr__(self) -> str:
+        low = self.infinite.min()
+        return f"<errors at {len(self.infinite)} times: at least {low:.3g}, and {self.of(1).min():.3g} of one network>"
 
     def of(self, members: Any, /) -> Float[np.ndarray, "times"]:
         """The expected error of the mean of some members, [times]."""
         return self.infinite + self.variance / members
 
+    def standard_error(self, members: Any = np.inf, /) -> Float[np.ndarray, "times"]:
+        """How far another test set of this size would be off, [times]; NaN for a single sample."""
+        if self.scatter is None:
+            return np.full(len(self.infinite), np.nan)
+        own, both, added = self.scatter.T
+        return np.sqrt(np.maximum(own + 2 * both / members + added / np.square(members), 0.0))
 
-@dataclasses.dataclass(frozen=True, eq=False)
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class OrbitCurve:
     """The expected standard deviation over orbits, against the number of members.
 
     Attributes:
         members: how many, [k].
-        mean: averaged over test points, [k].
-        worst: at the worst test point, [k].
+        mean: averaged over test samples, [k].
+        worst: at the worst test sample, [k].
 
     Example:
         >>> import numpy as np
@@ -52,18 +66,22 @@ class OrbitCurve:
     mean: Float[np.ndarray, "k"]
     worst: Float[np.ndarray, "k"]
 
+    def __repr__(self) -> str:
+        first, last = (f"{self.mean[i]:.3g} for {self.members[i]}" for i in (0, -1))
+        return f"<deviation over orbits: {first}, {last} members>"
 
-@dataclasses.dataclass(frozen=True, eq=False)
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Needed:
     """How many members it takes to stay within δ with probability 1 − ε, as [estimate, lower, upper] where sampled.
 
     Attributes:
-        mean_worst: of the infinite ensemble, at the worst test point.
-        mean_bound: of the infinite ensemble, at all test points at once, whatever their correlations (Šidák).
+        mean_worst: of the infinite ensemble, at the worst test sample.
+        mean_bound: of the infinite ensemble, at all test samples at once, whatever their correlations (Šidák).
         mean_all: the same from the joint law, sampled, [3].
-        orbit_worst: over the orbit of the worst test point, sampled, [3]; NaN if no number is enough.
-        orbit_median: the median over test points; NaN if no number is enough for half of them.
-        unreachable: test points for which no number is enough, because the infinite ensemble itself deviates.
+        orbit_worst: over the orbit of the worst test sample, sampled, [3]; NaN if no number is enough.
+        orbit_median: the median over test samples; NaN if no number is enough for half of them.
+        unreachable: test samples for which no number is enough, because the infinite ensemble itself deviates.
 
     Example:
         >>> import numpy as np
@@ -81,13 +99,17 @@ class Needed:
     orbit_median: float
     unreachable: int
 
+    def __repr__(self) -> str:
+        orbit = "none is enough" if self.unreachable else f"{self.orbit_worst[0]:.0f}"
+        return f"<members needed: {orbit} over all orbits, {self.mean_worst} to be close to the infinite ensemble>"
 
-@dataclasses.dataclass(frozen=True, eq=False)
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Points:
-    """What is known about each test point, at the time of the plan: arrays [m].
+    """What is known about each test sample, at the time of the plan: arrays [m].
 
     Attributes:
-        index: its place among the points that were given.
+        index: its place among the samples that were given.
         scatter: the standard deviation of one network about the infinite ensemble, over all channels.
         mean_members: members to be within δ of the infinite ensemble.
         orbit_one: the expected standard deviation of one network over the orbit.
@@ -99,6 +121,8 @@ class Points:
         error: the distance of the infinite ensemble from the label; None without labels.
         same_one: for how many elements of the group one network predicts the same class; None for regression.
         same_many: the same for the mean of M members.
+        label: the number of its class; None for regression, or without labels.
+        predicted: the number of the class that the infinite ensemble predicts; None for regression.
 
     Example:
         >>> import numpy as np
@@ -123,33 +147,50 @@ class Points:
     error: Float[np.ndarray, "m"] | None
     same_one: Float[np.ndarray, "m"] | None
     same_many: Float[np.ndarray, "m"] | None
+    label: Int[np.ndarray, "m"] | None = None
+    predicted: Int[np.ndarray, "m"] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{len(self.index)} test samples, the worst at {self.index[self.worst(5)].tolist()}>"
 
     def worst(self, count: int = 10, /) -> Int[np.ndarray, "worst"]:
-        """Rows of the points that need most members for agreement over their orbits, the worst first."""
+        """Rows of the samples that need most members for agreement over their orbits, the worst first."""
         needed = np.where(np.isnan(self.orbit_members), np.inf, self.orbit_members)
         return np.lexsort((-self.orbit_one, -needed))[:count]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Accuracy:
-    """The fraction of test points that are classified rightly, at the time of the plan.
+    """The fraction of test samples that are classified rightly, at the time of the plan.
+
+    The standard error of the test set says how far another test set of the same size would be off; that of sampling is
+    about draws of members, and vanishes with more of them.
 
     Attributes:
-        infinite: by the infinite ensemble.
-        many: by the mean of M members, expected, [estimate, standard error].
-        one: by one network, expected, [estimate, standard error].
+        infinite: by the infinite ensemble, [estimate, 0, standard error of the test set].
+        many: by the mean of M members, expected, [estimate, standard error of sampling, that of the test set].
+        one: by one network, expected, likewise.
         over_time: by the infinite ensemble, at each time, [times].
 
     Example:
         >>> import numpy as np
         >>> from ntk_equiv.planning import Accuracy
-        >>> many, one = np.array([0.88, 0.01]), np.array([0.7, 0.02])
-        >>> found = Accuracy(infinite=0.9, many=many, one=one, over_time=np.array([0.9]))
-        >>> print(f"{found.many[0]:.2f} ± {found.many[1]:.2f} of {found.infinite}")
-        0.88 ± 0.01 of 0.9
+        >>> each = {name: np.array([0.88, 0.0002, 0.03]) for name in ("infinite", "many", "one")}
+        >>> found = Accuracy(over_time=np.array([0.88]), **each)
+        >>> print(f"{found.many[0]:.2f} ± {found.many[2]:.2f}")
+        0.88 ± 0.03
     """
 
-    infinite: float
-    many: Float[np.ndarray, "2"]
-    one: Float[np.ndarray, "2"]
+    infinite: Float[np.ndarray, "3"]
+    many: Float[np.ndarray, "3"]
+    one: Float[np.ndarray, "3"]
     over_time: Float[np.ndarray, "times"]
+
+    def __repr__(self) -> str:
+        infinite, many, one = (f"{value:.3g} ± {error:.2g}" for value, _, error in (self.infinite, self.many, self.one))
+        return f"<accuracy {infinite} of the infinite ensemble, {many} of the members, {one} of one network>"
+
+
+def standard_error(values: np.ndarray) -> float:
+    """That of a mean over test samples; NaN for a single one."""
+    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")

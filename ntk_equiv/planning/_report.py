@@ -6,7 +6,6 @@ from html import escape
 from typing import Any
 
 from ntk_equiv.planning._sections import Section, sections
-from ntk_equiv.planning._short import answers
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2126; --soft: #56606a; --paper: #ffffff; --line: #d8dde2; --card: #f4f6f8;
@@ -14,7 +13,7 @@ STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e8ec; --soft: #a3adb7; --paper: #15191d; --line: #363d45;
   --card: #1e2429; --accent: #6cb8e6; --warn: #ff9d66; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 60rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 64rem; background: var(--paper); color: var(--ink);
   font: 1rem/1.55 system-ui, sans-serif; overflow-wrap: break-word; }
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .25rem; }
 h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
@@ -26,46 +25,47 @@ dl { margin: 0; padding: .25rem 1rem; background: var(--card); border-left: 4px 
 dt { font-weight: 650; margin-top: .75rem; }
 dd { margin: 0 0 .75rem; }
 ul { padding-left: 1.2rem; }
-li.warning { color: var(--warn); font-weight: 600; }
+.warnings { border-left: 4px solid var(--warn); border-radius: 4px; background: var(--card); padding: .1rem 1rem; }
+.warnings h2 { color: var(--warn); margin-top: .75rem; }
 figure { margin: 1rem 0; text-align: center; }
 img { max-width: 100%; width: 34rem; height: auto; background: #fff; border-radius: 6px; padding: .4rem; }
+img.small { width: 3rem; max-width: none; padding: 0; border-radius: 3px; image-rendering: pixelated; display: block; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
-th, td { padding: .3rem .8rem .3rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
+th, td { padding: .3rem .7rem .3rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line);
+  overflow-wrap: normal; }
 th { font-weight: 650; }
-@media (min-width: 40rem) { th, td:first-child { white-space: nowrap; } }
 @media print { :root { color-scheme: light; --ink: #000; --paper: #fff; --card: #fff; --line: #999; --soft: #333; }
   body { max-width: none; font-size: 10pt; } nav { display: none; } .wide { overflow: visible; }
   figure, tr, li, dl { break-inside: avoid; } h2 { break-after: avoid; } img { width: 12cm; } }
 """
 CAPTIONS = {
     "errors": "Expected mean squared errors over training time, on logarithmic axes.",
-    "orbits": "Expected standard deviation of predictions over the orbit of a test point, over the number of members.",
-    "points": "The fraction of test points for which so many members are enough.",
+    "orbits": "Expected standard deviation of predictions over the orbit of a test sample, over the number of members.",
+    "points": "The fraction of test samples for which so many members are enough.",
 }
 
 
 def html(plan: Any, /, *, figures: bool = True) -> str:
     """The page."""
-    first, *others = sections(plan)
-    what = f"{plan.problem['points']} points under {plan.problem['group']}, {plan.settings['arch']}"
-    title = f"Plan of an ensemble: {what}"
-    links = "".join(f'<a href="#{_anchor(part)}">{escape(part.title)}</a>' for part in (first, *others))
-    body = "\n".join(_section(part, plan if figures else None) for part in others)
+    parts = sections(plan)
+    what = f"{plan.problem['points']} samples under {plan.problem['group']}, {plan.settings['arch']}"
+    made = ", ".join(str(plan.origin[name]) for name in ("data", "date") if plan.origin.get(name))
+    links = "".join(f'<a href="#{_anchor(part)}">{escape(part.title)}</a>' for part in parts)
+    body = "\n".join(_section(part, plan if figures else None) for part in parts)
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
+<title>{escape(f"Plan of an ensemble: {what}")}</title>
 <style>{STYLE}</style>
 </head>
 <body>
 <h1>Plan of an ensemble</h1>
-<p class="about">{escape(what)}. Predicted by theory; nothing was trained.</p>
+<p class="about">{escape(f"{made}: " if made else "")}{escape(what)}. Predicted by theory; nothing was trained.</p>
 <nav>{links}</nav>
 <main>
-{_short(first, plan)}
 {body}
 </main>
 </body>
@@ -73,25 +73,21 @@ def html(plan: Any, /, *, figures: bool = True) -> str:
 """
 
 
-def _short(section: Section, plan: Any) -> str:
-    """Questions and answers."""
-    pairs = [line.partition(": ") for line in answers(plan)]
-    items = "\n".join(f"<dt>{escape(question)}?</dt><dd>{escape(_sentence(text))}</dd>" for question, _, text in pairs)
-    warnings = [note for note in plan.notes if note.startswith("WARNING")]
-    listed = f"<ul>{''.join(map(_item, warnings))}</ul>" if warnings else ""
-    return f'<section id="{_anchor(section)}"><h2>{escape(section.title)}</h2>\n<dl>{items}</dl>{listed}</section>'
-
-
 def _section(section: Section, drawn: Any) -> str:
-    lines = f"<ul>{''.join(map(_item, section.lines))}</ul>" if section.lines else ""
     figure = _figure(section.panel, drawn) if section.panel and drawn is not None else ""
-    heading = f'<section id="{_anchor(section)}">\n<h2>{escape(section.title)}</h2>'
-    return f"{heading}\n{lines}\n{figure}\n{_table(section)}\n</section>"
+    mark = ' class="warnings"' if section.title == "Warnings" else ""
+    heading = f'<section id="{_anchor(section)}"{mark}>\n<h2>{escape(section.title)}</h2>'
+    return f"{heading}\n{_lines(section)}\n{figure}\n{_table(section)}\n</section>"
 
 
-def _item(line: str) -> str:
-    mark = ' class="warning"' if line.startswith("WARNING") else ""
-    return f"<li{mark}>{escape(_sentence(line.removeprefix('WARNING: ')))}</li>\n"
+def _lines(section: Section) -> str:
+    """A list; in the summary of questions and answers."""
+    if section.title == "In short":
+        pairs = [line.partition(": ") for line in section.lines]
+        items = (f"<dt>{escape(question)}?</dt><dd>{escape(_sentence(text))}</dd>" for question, _, text in pairs)
+        return f"<dl>{''.join(items)}</dl>"
+    items = (f"<li>{escape(_sentence(line))}</li>\n" for line in section.lines)
+    return f"<ul>{''.join(items)}</ul>" if section.lines else ""
 
 
 def _sentence(text: str) -> str:
@@ -101,9 +97,18 @@ def _sentence(text: str) -> str:
 def _table(section: Section) -> str:
     if not section.rows:
         return ""
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in section.header)
-    rows = "\n".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in section.rows)
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in ("", *section.header)[not section.pictures :])
+    pictures = section.pictures or [""] * len(section.rows)
+    rows = "\n".join(
+        f"<tr>{_picture(data, row[0])}{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
+        for data, row in zip(pictures, section.rows, strict=True)
+    )
     return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>'
+
+
+def _picture(data: str, name: str) -> str:
+    alt = escape(f"test sample {name}")
+    return f'<td><img class="small" alt="{alt}" src="data:image/png;base64,{data}"></td>' if data else ""
 
 
 def _figure(panel: str, plan: Any) -> str:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from ntk_equiv._typing import KernelFn
 from ntk_equiv.reps import Representation
@@ -17,15 +18,29 @@ CHECKED = 4
 
 
 def measured(kernel_fn: KernelFn, rep_x: Representation, x: Any, /) -> Violation:
-    """How far the kernels are from respecting the symmetry, on a few points and for generators of the group."""
+    """How far the kernels are from respecting the symmetry, on a few samples and for generators of the group.
+
+    The theorem is about all inputs, so that noise as large as the data is added: samples that the group leaves as they
+    are, such as blank images, would say nothing.
+    """
     group: Any = rep_x.group
-    return kernel_transformation(kernel_fn, rep_x, x[:CHECKED], elements=group.generators or (group.identity,))
+    few = np.asarray(x[:CHECKED])
+    size = float(np.sqrt(np.mean(np.square(x)))) or 1.0
+    noise = np.random.default_rng(0).normal(scale=size, size=few.shape).astype(few.dtype)
+    return kernel_transformation(
+        kernel_fn, rep_x, jnp.asarray(few + noise), elements=group.generators or (group.identity,)
+    )
+
+
+def holds(found: Violation, dtype: Any, /) -> bool:
+    """Whether this is no more than rounding, so that the symmetry can be used."""
+    return bool(found.holds(float(jnp.finfo(dtype).eps) ** 0.6))
 
 
 def symmetry_notes(found: Violation, rep_x: Representation, x: Any, /) -> list[str]:
     """What these measurements mean."""
-    notes, eps = [], float(jnp.finfo(x.dtype).eps)
-    count = f"{min(CHECKED, len(x))} point{'s' * (len(x) > 1)}"
+    notes = []
+    count = f"{min(CHECKED, len(x))} sample{'s' * (len(x) > 1)} with noise added"
     if not rep_x.exact:
         grid = x.shape[1:3]
         error = (
@@ -37,7 +52,7 @@ def symmetry_notes(found: Violation, rep_x: Representation, x: Any, /) -> list[s
             f"WARNING: {rep_x} interpolates. Turning twice is not the same as turning once by the sum{error}, so that "
             "the augmented data are no orbit and even the infinite ensemble is equivariant only approximately."
         )
-    if found.holds(eps**0.6):
+    if holds(found, x.dtype):
         notes.append(
             f"The network respects the symmetry: on {count} its kernels transform as they should "
             f"{f'up to {found.relative:.1g} of their size' if found.relative else 'exactly'}."
@@ -56,7 +71,7 @@ def ensemble_notes(ens: Any, bias: float, delta: float, /) -> list[str]:
     """What the trained ensemble says about itself."""
     notes = []
     if ens.method == "dense":
-        notes.append(f"The Gram matrix of all {len(ens.y)} augmented points was decomposed as a whole: {ens.reason}.")
+        notes.append(f"The Gram matrix of all {len(ens.y)} augmented samples was decomposed as a whole.")
     if jnp.asarray(ens.y).dtype != jnp.float64:
         notes.append(
             "WARNING: computed in single precision, which resolves late training times badly; leave out --float32, or "
@@ -64,28 +79,17 @@ def ensemble_notes(ens: Any, bias: float, delta: float, /) -> list[str]:
         )
     if bias >= 1e-3 * delta:
         notes.append(
-            f"WARNING: the infinite ensemble itself deviates from equivariance by up to {bias:.3g} on the test points. "
-            "No number of members removes that."
+            f"WARNING: the infinite ensemble itself deviates from equivariance by up to {bias:.3g} on the test "
+            "samples. No number of members removes that."
         )
     return notes
 
 
 def fixed_points_note(fixed: int, order: int, /) -> list[str]:
-    """What points mean that the group leaves where they are."""
+    """What samples mean that the group leaves where they are."""
     if not fixed or order == 1:
         return []
     return [
-        f"{fixed} training point{'s are' if fixed > 1 else ' is'} left fixed by some element of the group, and "
+        f"{fixed} training sample{'s are' if fixed > 1 else ' is'} left fixed by some element of the group, and "
         "repeated in the augmented data. That is no harm."
     ]
-
-
-def cost_note(n: int, order: int, method: str, per_entry: int | None, /) -> str:
-    """What it takes to fit the ensemble."""
-    entries = n * order * n if method == "reduced" else (order * n) ** 2
-    each = "" if per_entry in (None, 1) else f" of {per_entry} numbers each"
-    return (
-        f"Cost: {n} point{'s' * (n != 1)} under {order} elements are {order * n} augmented ones; {entries:.2g} "
-        f"kernel entries{each}, growing as the square of the points, and eigenvalue problems that grow as their "
-        "cube (--max-points)."
-    )

@@ -32,3 +32,27 @@ def whole(value: Any, /) -> str:
     ('12 345', 'none')
     """
     return "none" if math.isnan(float(value)) else f"{int(value):,}".replace(",", " ")
+
+
+def with_error(value: Any, error: Any, /) -> str:
+    """A number with its standard error, both to the digits that the error allows; the number alone if there is none.
+
+    >>> with_error(0.8881234, 0.0317), with_error(0.5, float("nan")), with_error(12345.6, 230.0)
+    ('0.888 ± 0.032', '0.5', '1.23e+04 ± 2.3e+02')
+    """
+    value, error = float(value), float(error)
+    if not math.isfinite(value) or not error > 0:
+        return number(value)
+    digits = 1 - math.floor(math.log10(error))
+    if not 0 <= digits <= 5:
+        return f"{number(value)} ± {error:.2g}"
+    return f"{value:.{digits}f} ± {error:.{digits}f}"
+
+
+def percent(value: Any, error: Any, /) -> str:
+    """A fraction with its standard error, in percent.
+
+    >>> percent(0.8881, 0.0317), percent(1.0, 0.0)
+    ('88.8 ± 3.2 %', '100 %')
+    """
+    return f"{with_error(100 * float(value), 100 * float(error))} %"

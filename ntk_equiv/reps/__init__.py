@@ -6,13 +6,13 @@ the last axis (vectors, channels, node features), and may move the points that t
     (ρ_X(g)x)(a) = τ_X(g) x(ρ⁻¹(g)a).
 
 On vectors: `matrix`, `permutation`, `regular`, `sign`, `trivial`. On images: `rot90`, `rotate`, `translations`. On
-graphs: any of the first on the features, `relabel` on the nodes. New from old: `direct_sum`, `tensor`, `dual`,
-`restrict`. `rep.spatial(shape)` is ρ_K, the action on the positions of a kernel.
+sequences: `translations`. On graphs: any of the first on the features, `nodes` (once `relabel`) on the nodes. New from
+old: `direct_sum`, `tensor`, `dual`, `restrict`. `rep.spatial(shape)` is ρ_K, the action on the positions of a kernel.
 """
 
 from ntk_equiv.reps._algebra import direct_sum, dual, restrict, tensor
 from ntk_equiv.reps._grids import GridAction
-from ntk_equiv.reps._points import relabel, rot90, rotate, translations
+from ntk_equiv.reps._points import nodes, relabel, rot90, rotate, translations
 from ntk_equiv.reps._representation import Representation
 from ntk_equiv.reps._vectors import matrix, permutation, regular, sign, trivial
 
@@ -22,6 +22,7 @@ __all__ = [
     "direct_sum",
     "dual",
     "matrix",
+    "nodes",
     "permutation",
     "regular",
     "relabel",

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 
 from ntk_equiv._check import refusal
 
@@ -137,6 +138,52 @@ class MatrixFunction:
         """The matrices of the given elements, on the host."""
         with jax.ensure_compile_time_eval():
             return np.array([np.asarray(self.fn(R)) for R in jnp.asarray(elements)])
+
+
+ANGLE = 0.1  # of the rotations whose logarithms are the generators: small enough for frequencies up to 30
+
+
+def on_host(fn: Callable, n: int, dim: int, /) -> Callable:
+    """A function of matrices of a group that is written in NumPy, such that it can be compiled, mapped and derived.
+
+    It is called on the host. It keeps products, so that along a curve in the group d fn(R) = fn(R) dρ(Rᵀ dR), and dρ of
+    the rotation in a plane is the logarithm of fn at a small one.
+
+    Args:
+        fn: from matrices [n, n] of the group to matrices [dim, dim] with fn(AB) = fn(A) fn(B).
+        n: the size of the matrices of the group.
+        dim: the size of the matrices that act.
+    """
+    planes = np.array([(i, j) for i in range(n) for j in range(i)], dtype=int).reshape(-1, 2)
+    generators = np.array([_generator(fn, n, i, j) for i, j in planes.tolist()]).reshape(-1, dim, dim)
+    is_complex = np.iscomplexobj(fn(np.eye(n)))
+
+    def found(R: Any) -> np.ndarray:
+        dtype = jnp.promote_types(R.dtype, jnp.complex64) if is_complex else R.dtype
+        return np.asarray(fn(np.asarray(R)), dtype)
+
+    @jax.custom_jvp
+    def called(R: jax.Array) -> jax.Array:
+        dtype = jnp.promote_types(R.dtype, jnp.complex64) if is_complex else R.dtype
+        return jax.pure_callback(found, jax.ShapeDtypeStruct((dim, dim), dtype), R, vmap_method="sequential")
+
+    @called.defjvp
+    def _derivative(primals: tuple, tangents: tuple) -> tuple:
+        (R,), (dR,) = primals, tangents
+        value, turned = called(R), R.T @ dR
+        rates = (turned[planes[:, 0], planes[:, 1]] - turned[planes[:, 1], planes[:, 0]]) / 2
+        return value, value @ jnp.einsum("p,pij->ij", rates, jnp.asarray(generators, value.dtype))
+
+    return called
+
+
+def _generator(fn: Callable, n: int, i: int, j: int) -> np.ndarray:
+    """dρ of the matrix with 1 at (i, j) and −1 at (j, i)."""
+    R = np.eye(n)
+    R[i, i] = R[j, j] = np.cos(ANGLE)
+    R[i, j], R[j, i] = np.sin(ANGLE), -np.sin(ANGLE)
+    log = scipy.linalg.logm(np.asarray(fn(R)))
+    return (log if np.iscomplexobj(fn(R)) else log.real) / ANGLE
 
 
 Channels = Identity | Permutations | Matrices | MatrixFunction

@@ -3,7 +3,7 @@
     `Nowhere`        there are no points: plain vectors
     `QuarterTurns`   square images, by quarter turns counter-clockwise and, before them, a left-right flip
     `Rotations`      images, by any angle about the centre of the image, interpolated; zero outside
-    `Shifts`         images on a torus
+    `Shifts`         images on a torus, sequences on a ring
     `Relabellings`   the nodes of a graph
 
 Each turns the shape of a grid into a `GridAction` (`on`). The same action on a smaller grid is what a convolution or
@@ -71,13 +71,17 @@ class QuarterTurns:
 
 @dataclasses.dataclass(frozen=True)
 class Shifts:
-    """Row g of `steps` says by how many parts of the grid it moves down and right; the grid has `parts` of them."""
+    """Row g of `steps` says by how many parts of the grid it moves along each axis, of which it has `parts`."""
 
     steps: Table
-    parts: tuple[int, int]
+    parts: tuple[int, ...]
 
-    rank = 2
     exact = True
+
+    @property
+    def rank(self) -> int:
+        """One for sequences, two for images."""
+        return len(self.parts)
 
     @property
     def example(self) -> tuple[int, ...]:
@@ -86,12 +90,12 @@ class Shifts:
 
     def on(self, shape: tuple[int, ...]) -> GridAction:
         """The action on grids that can be divided into the parts."""
-        if len(shape) != 2 or shape[0] % self.parts[0] or shape[1] % self.parts[1]:
+        if len(shape) != self.rank or any(size % part for size, part in zip(shape, self.parts, strict=True)):
             fix = "Translate by fewer steps, or choose a stride that divides the step."
             raise refusal("shape", expected=f"a grid of multiples of {self.parts}", got=shape, fix=fix)
-        points = np.arange(shape[0] * shape[1]).reshape(shape)
-        scale = np.array(shape) // self.parts
-        return _exact(shape, [np.roll(points, step * scale, axis=(0, 1)) for step in self.steps.entries])
+        points = np.arange(math.prod(shape)).reshape(shape)
+        scale, axes = np.array(shape) // self.parts, tuple(range(self.rank))
+        return _exact(shape, [np.roll(points, step * scale, axis=axes) for step in self.steps.entries])
 
     def restricted(self, embedding: tuple[int, ...]) -> "Shifts":
         """The same for some of the elements."""

@@ -85,15 +85,16 @@ def rotate(group: FiniteGroup, /, order: int = 1, *, channels: Representation | 
     return _moving(group, Rotations(Table(np.arange(group.order)), group.order, order), channels, "rotate")
 
 
-def translations(rows: int, columns: int, /, *, channels: Representation | None = None) -> Representation:
+def translations(rows: int, columns: int | None = None, /, *, channels: Representation | None = None) -> Representation:
     """Translations of images [..., H, W, C] on a torus, by multiples of H/rows and W/columns pixels.
 
     The group is `product(cyclic(rows), cyclic(columns))`: element i · columns + j moves down by i steps and right by j.
-    With rows = H and columns = W these are all translations.
+    With rows = H and columns = W these are all translations. With one number they are those of sequences [..., L, C] on
+    a ring, by multiples of L/rows positions; the group is `cyclic(rows)`.
 
     Args:
-        rows: how many steps lead once around vertically; must divide H.
-        columns: the same horizontally; must divide W.
+        rows: how many steps lead once around vertically; must divide H, or L.
+        columns: the same horizontally; must divide W. Left out for sequences.
         channels: how the channels of a pixel transform; not at all unless given.
 
     Example:
@@ -102,31 +103,43 @@ def translations(rows: int, columns: int, /, *, channels: Representation | None 
         >>> image = jnp.arange(4).reshape(1, 4, 1)
         >>> reps.translations(1, 2)(1, image)[..., 0].tolist()
         [[2, 3, 0, 1]]
+        >>> reps.translations(4)(1, jnp.arange(4)[:, None])[:, 0].tolist()      # a sequence
+        [3, 0, 1, 2]
     """
-    parts = (positive_integer(rows, "rows"), positive_integer(columns, "columns"))
-    group = groups.product(groups.cyclic(rows), groups.cyclic(columns))
-    steps = np.indices(parts).reshape(2, -1).T
+    if columns is None:
+        parts: tuple[int, ...] = (positive_integer(rows, "rows"),)
+        group = groups.cyclic(rows)
+    else:
+        parts = (positive_integer(rows, "rows"), positive_integer(columns, "columns"))
+        group = groups.product(groups.cyclic(rows), groups.cyclic(columns))
+    steps = np.indices(parts).reshape(len(parts), -1).T
     return _moving(group, Shifts(Table(steps), parts), channels, "translations")
 
 
-def relabel(group: FiniteGroup, /, perms: Any, *, channels: Representation | None = None) -> Representation:
-    """Relabellings of the nodes of graphs: features and adjacency move together.
+def nodes(group: FiniteGroup, /, perms: Any = None, *, channels: Representation | None = None) -> Representation:
+    """Permutations of the nodes of graphs: features and adjacency move together.
 
     Acts on graphs (nodes [..., N, C], adjacency [..., N, N]), and on arrays [..., N, C] such as labels of nodes.
 
     Args:
         group: finite.
-        perms: integers [order, N], `perms[g][i]` the new label of node i.
+        perms: integers [order, N], `perms[g][i]` the new label of node i. Left out: the permutations of the group
+            itself, as for `symmetric(N)`.
         channels: how the features of a node transform; not at all unless given.
 
     Example:
         >>> import jax.numpy as jnp
         >>> from ntk_equiv import groups, reps
-        >>> rep = reps.relabel(groups.cyclic(3), [[0, 1, 2], [1, 2, 0], [2, 0, 1]])
+        >>> rep = reps.nodes(groups.cyclic(3), [[0, 1, 2], [1, 2, 0], [2, 0, 1]])
         >>> rep(1, jnp.array([[10], [20], [30]])).tolist()
         [[30], [10], [20]]
+        >>> reps.nodes(groups.symmetric(4))
+        <permutation of symmetric(4) on nodes, any number of channels>
     """
-    return _moving(group, Relabellings(sources_of(group, perms)), channels, "relabel")
+    return _moving(group, Relabellings(sources_of(group, perms)), channels, "permutation")
+
+
+relabel = nodes  # its former name
 
 
 def _moving(group: FiniteGroup, domain: Domain, channels: Representation | None, label: str) -> Representation:

@@ -18,7 +18,7 @@ from ntk_equiv._check import arrays, is_concrete, is_listed, real_number, refusa
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
 from ntk_equiv.reps import _measure
 from ntk_equiv.reps._channels import Channels, check_fits
-from ntk_equiv.reps._domains import Domain, Nowhere, Relabellings, grid_action
+from ntk_equiv.reps._domains import Domain, Nowhere, Relabellings, Rotations, grid_action
 from ntk_equiv.reps._grids import GridAction
 
 Group = FiniteGroup | ContinuousGroup
@@ -57,8 +57,13 @@ class Representation:
     label: str = dataclasses.field(default="representation", compare=False)
 
     def __repr__(self) -> str:
-        what = {0: "", 1: "nodes, ", 2: "images, "}[self.domain.rank]
+        what = {0: "", 1: f"{self._positions}, ", 2: "images, "}[self.domain.rank]
         return f"<{self.label} of {self.group.label} on {what}{self.dim or 'any number of'} channels>"
+
+    @property
+    def _positions(self) -> str:
+        """What a single axis of positions counts."""
+        return "nodes" if isinstance(self.domain, Relabellings) else "sequences"
 
     @property
     def dim(self) -> int | None:
@@ -207,22 +212,41 @@ class Representation:
         if not _is_graph(x):
             return self._act_on_array(g, x)
         nodes = self._act_on_array(g, x.nodes)
-        if not isinstance(self.domain, Relabellings):
+        if self.domain.rank != 1:
             return x._replace(nodes=nodes)
-        move: Callable = self.spatial(self.domain.example).move
+        move: Callable = self.spatial(x.nodes.shape[-2:-1]).move
         adjacency = move(g, move(g, x.adjacency, (-2,)), (-1,))
         return x._replace(nodes=nodes, adjacency=adjacency)
 
     def _act_on_array(self, g: Any, x: jax.Array) -> jax.Array:
         rank = self.domain.rank
         if rank:
-            if x.ndim < rank + 1:
-                expected = {1: "nodes [..., N, channels]", 2: "images [..., H, W, channels]"}[rank]
-                fix = "Add an axis of channels at the end, of size 1 if there is none."
-                raise refusal("x", expected=expected, got=f"shape {x.shape}", fix=fix)
-            x = self.spatial(x.shape[-rank - 1 : -1]).move(g, x, tuple(range(-rank - 1, -1)))
+            x = self._grid_of(x.shape).move(g, x, tuple(range(-rank - 1, -1)))
         check_fits(self.channels, x.shape)
         return self.channels(g, x)
+
+    def _grid_of(self, shape: tuple[int, ...]) -> GridAction:
+        """The action on the positions of an array of this shape, if its axes are in the right order."""
+        rank = self.domain.rank
+        expected = {1: f"{self._positions} [..., N, channels]", 2: "images [..., H, W, channels], channels last"}[rank]
+        if len(shape) < rank + 1:
+            fix = "Add an axis of channels at the end, of size 1 if there is none."
+            raise refusal("x", expected=expected, got=f"shape {shape}", fix=fix)
+        # An interpolated rotation acts on grids of any shape, and would turn channels and rows into each other.
+        grid, suspicious = shape[-rank - 1 : -1], rank == 2 and _has_channels_first(shape)
+        try:
+            if not (suspicious and isinstance(self.domain, Rotations)):
+                return self.spatial(grid)
+        except ValueError:
+            if not suspicious:
+                raise
+        fix = "Move the channels to the end: `jnp.moveaxis(x, -3, -1)`."
+        raise refusal("x", expected=expected, got=f"shape {shape}, which looks like channels first", fix=fix)
+
+
+def _has_channels_first(shape: tuple[int, ...]) -> bool:
+    """Whether an array that should be images [..., H, W, channels] looks like [..., channels, H, W]."""
+    return shape[-3] in (1, 3, 4) and min(shape[-2:]) > 4
 
 
 def _is_graph(x: Any) -> bool:

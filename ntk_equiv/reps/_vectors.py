@@ -20,7 +20,7 @@ from ntk_equiv._check import function, positive_integer, real_array, refusal
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
 from ntk_equiv.groups._given import any_group, finite_group
 from ntk_equiv.reps import _measure
-from ntk_equiv.reps._channels import Identity, Matrices, MatrixFunction, Permutations, Table
+from ntk_equiv.reps._channels import Identity, Matrices, MatrixFunction, Permutations, Table, on_host
 from ntk_equiv.reps._grids import GridAction
 from ntk_equiv.reps._representation import Group, Representation
 
@@ -33,7 +33,7 @@ def matrix(group: Group, /, mats: Any = None) -> Representation:
     Args:
         group: finite or continuous.
         mats: for a finite group an array [order, d, d], real or complex; for a continuous group a function from its
-            matrix to a matrix [d, d]. Left out: the matrices of the group itself.
+            matrix to a matrix [d, d], in JAX or, more slowly, in NumPy. Left out: the matrices of the group itself.
 
     Raises:
         ValueError: the shape does not fit, or M_g M_h = M_gh fails; the message names a pair.
@@ -100,10 +100,6 @@ def permutation(group: FiniteGroup, /, perms: Any = None) -> Representation:
         >>> reps.permutation(groups.symmetric(4)).dim
         4
     """
-    if perms is None and finite_group(group).permutations is None:
-        fix = f"{group.label} is not a group of permutations; build it with `groups.from_permutations`, or pass some."
-        raise refusal("perms", expected="given", got="nothing", fix=fix)
-    perms = group.permutations if perms is None else perms
     return Representation(group, Permutations(sources_of(group, perms)), label="permutation")
 
 
@@ -149,9 +145,12 @@ def sign(group: FiniteGroup, /, signs: Any = None) -> Representation:
 
 
 def sources_of(group: FiniteGroup, perms: Any) -> Table:
-    """Where each entry comes from under each permutation, after checking that they represent the group."""
-    finite_group(group)
-    perms = _numbers(perms, "perms")
+    """Where each entry comes from under each permutation, those of the group itself unless given, if they fit it."""
+    own = finite_group(group).permutations
+    if perms is None and own is None:
+        fix = f"{group.label} is not a group of permutations; build it with `groups.from_permutations`, or pass some."
+        raise refusal("perms", expected="given", got="nothing", fix=fix)
+    perms = _numbers(own if perms is None else perms, "perms")
     if perms.ndim != 2 or len(perms) != group.order or (np.sort(perms, axis=1) != np.arange(perms.shape[1])).any():
         got = f"shape {perms.shape}" if perms.shape[:1] != (group.order,) else "rows that repeat an entry"
         fix = "Pass one list of images for each element: where 0, 1, … go."
@@ -171,12 +170,21 @@ def _continuous(group: ContinuousGroup, fn: Callable) -> Representation:
         shape = np.shape(function(fn, "mats", fix=fix)(jnp.eye(group.n)))
     if len(shape) != 2 or shape[0] != shape[1]:
         raise refusal("mats", expected="a function to square matrices", got=f"shape {shape}", fix=fix)
-    channels = MatrixFunction(fn, shape[0])
+    channels = MatrixFunction(fn if _can_be_traced(fn, group.n) else on_host(fn, group.n, shape[0]), shape[0])
     error = _measure.homomorphism_error(group, channels, GridAction(()), pairs=3)
     if not error <= _TOLERANCE * max(1, shape[0]):
         fix = "Check that fn(A @ B) = fn(A) @ fn(B)."
         raise refusal("mats", expected=f"a representation of {group}", got=f"products off by {error:.2g}", fix=fix)
     return Representation(group, channels, label="matrix")
+
+
+def _can_be_traced(fn: Callable, n: int) -> bool:
+    """Whether JAX can compile a function of a matrix, which it cannot if that is written in NumPy."""
+    try:
+        jax.eval_shape(fn, jax.ShapeDtypeStruct((n, n), jnp.result_type(float)))
+    except jax.errors.JAXTypeError:
+        return False
+    return True
 
 
 def _numbers(value: Any, argument: str) -> np.ndarray:

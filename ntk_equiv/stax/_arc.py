@@ -50,26 +50,30 @@ def _arc_cosine_kernels_jvp(primals: tuple, tangents: tuple) -> tuple:
     (gap,), (change,) = primals, tangents
     one_minus_k1, k0 = arc_cosine_kernels(gap)
     squared_sine = gap * (2 - gap)
-    apart = squared_sine > 0
+    # Angles below rounding only come from norms, and change by as little; divided by, they would overflow.
+    apart = squared_sine > float(jnp.finfo(gap.dtype).eps) ** 2
     slope = jnp.where(apart, -change / (jnp.pi * jnp.sqrt(jnp.where(apart, squared_sine, 1))), 0)
     return (one_minus_k1, k0), (k0 * change, slope)
 
 
 @jax.custom_jvp
-def arcsin(z: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """The inverse sine on (−1, 1), to rounding error relative to 1.
+def arcsin(z: Float[Array, "*shape"], root: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """The inverse sine, to rounding error relative to itself; `root` is √(1 − z²), which callers know without loss.
 
-    >>> print(arcsin(jnp.array([-0.5, 0.0, 0.5])) * 6 / jnp.pi)
-    [-1.  0.  1.]
+    With cosine `root`, δ = 1 − root = z² / (1 + root).
+
+    >>> z = jnp.array([-0.5, 0.0, 1.0])
+    >>> print(arcsin(z, jnp.sqrt(1 - z**2)) * 6 / jnp.pi)
+    [-1.  0.  3.]
     """
-    gap = jnp.maximum(1 - jnp.abs(z), 0)
-    return jnp.sign(z) * jnp.pi * (0.5 - jnp.sqrt(gap) * _evaluate("angle", gap))
+    chord = z / jnp.sqrt(1 + root)
+    return chord * (jnp.pi * _evaluate("angle", chord * chord))
 
 
 @arcsin.defjvp
 def _arcsin_jvp(primals: tuple, tangents: tuple) -> tuple:
-    (z,), (dz,) = primals, tangents
-    return arcsin(z), dz / jnp.sqrt((1 - z) * (1 + z))
+    (z, root), (dz, _) = primals, tangents
+    return arcsin(z, root), dz / root
 
 
 def gap_of(c: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -88,7 +92,7 @@ def gap_of(c: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def snapped(c: Float[Array, "*shape"], tolerance: float) -> Float[Array, "*shape"]:
     """`c`, with values within `tolerance` of ±1 made exactly so; the derivative is left as it was."""
-    return jnp.where(jnp.abs(c) >= 1 - tolerance, jnp.sign(c), c)
+    return jnp.where(c >= 1 - tolerance, 1, jnp.where(c <= tolerance - 1, -1, c))
 
 
 @snapped.defjvp

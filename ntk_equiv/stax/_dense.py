@@ -46,24 +46,32 @@ class Affine(Trainable):
 
     def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
         after, trace = super().points(points, need)
-        if after.cov is None or after.full or self.b_var is None:
+        if after.cov is None or after.full:
             return after, trace
-        weight, bias = (jnp.asarray(v, after.cov.dtype) for v in (self.W_var, self.b_var))
+        weight = jnp.asarray(self.W_var, after.cov.dtype)
+        root = None if points.root is None else safe_sqrt(weight) * points.root
+        if self.b_var is None:
+            return after.with_cov(after.cov, root=root), trace
+        bias = jnp.asarray(self.b_var, after.cov.dtype)
         signal = weight * jnp.asarray(points.cov)
         added = after.cov - signal
         residue = (signal - (after.cov - added)) + (bias - added)
         carried = 0 if points.residue is None else weight * points.residue
-        return after.with_cov(after.cov, residue=residue + carried), trace
+        return after.with_cov(after.cov, residue=residue + carried, root=root), trace
 
     def trace(self, points: Points) -> Trace:
         trace = super().trace(points)
         if self.b_var is None or points.cov is None:
             return trace
-        signal = jnp.asarray(self.W_var, points.cov.dtype) * points.variance()
+        weight = jnp.asarray(self.W_var, points.cov.dtype)
+        signal = weight * points.variance()
+        # What is too small or large for a number still has a share: all of it, if there is no bias.
+        smallest, largest = float(jnp.finfo(signal.dtype).tiny), float(jnp.finfo(signal.dtype).max) / 4
+        lost = (signal == 0) & (weight * points.deviation() > 0)
+        signal = jnp.where(lost, smallest, jnp.where(signal > largest, largest, signal))
         bias = jnp.broadcast_to(jnp.asarray(self.b_var, signal.dtype), signal.shape)
         # Quotients before roots: without bias α is then exactly 1, and opposite samples stay exactly opposite.
-        total = jnp.where(signal + bias > 0, signal + bias, 1)
-        return trace | {"alpha": safe_sqrt(signal / total), "beta": safe_sqrt(bias / total)}
+        return trace | {"alpha": safe_sqrt(_share(signal, bias)), "beta": safe_sqrt(_share(bias, signal))}
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         gap = pairs.gap
@@ -124,6 +132,20 @@ def Dense(
         return form.output(x @ W, b, x.shape[-1], W_std, b_std)
 
     return with_channels_at(channel_axis, network(init, apply, Affine(*variances, outputs, form)))
+
+
+@jax.custom_jvp
+def _share(part: Array, rest: Array) -> Array:
+    """The quotient part / (part + rest), and 0 where both vanish."""
+    return part / jnp.where(part + rest > 0, part + rest, 1)
+
+
+@_share.defjvp
+def _share_jvp(primals: tuple, tangents: tuple) -> tuple:
+    # The square of the sum, by which a quotient is differentiated, is no number in single precision for small ones.
+    (part, rest), (d_part, d_rest) = primals, tangents
+    total = jnp.where(part + rest > 0, part + rest, 1)
+    return _share(part, rest), (_share(rest, part) * d_part - _share(part, rest) * d_rest) / total
 
 
 def variance(std: Any, argument: str) -> Any:

@@ -4,6 +4,8 @@ With s = 1/√(1 + 2b²q) and z = 2b² k s s',
 
     E[φφ]   = (2a²/π) arcsin z + c²
     E[φ'φ'] = (4a²b²/π) s s' / √(1 − z²)
+
+where 1 − z² is computed as in `_gap`.
 """
 
 from typing import Any
@@ -15,13 +17,14 @@ from ntk_equiv._check import scalar
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._arc import arcsin
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
+from ntk_equiv.stax._gap import complement, saturation
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import DualActivation, rule
+from ntk_equiv.stax._rule import SmoothActivation, rule
 from ntk_equiv.stax._state import in_precision
 
 
 @rule
-class ErrorFunction(DualActivation):
+class ErrorFunction(SmoothActivation):
     """A scaled and shifted error function."""
 
     a: Any
@@ -38,19 +41,17 @@ class ErrorFunction(DualActivation):
         a, b, c = (in_precision(p, x) for p in (self.a, self.b, self.c))
         return a * jax.scipy.special.erf(b * x) + c
 
-    def factors(self, q: Array) -> dict[str, Array]:
-        return {"q": q, "scale": jax.lax.rsqrt(1 + 2 * jnp.asarray(self.b, q.dtype) ** 2 * q)}
+    def scales(self, q: Array, root: Array) -> dict[str, Array]:
+        a, b = (jnp.asarray(p, q.dtype) for p in (self.a, self.b))
+        scales = super().scales(q, root) | saturation(2 * b**2, q, root)
+        return scales | {"in": 2**0.5 * b * scales["scale"], "out": 2 / jnp.pi**0.5 * a * b * scales["scale"]}
 
-    def second_moment(self, q: Array) -> Array:
-        a, b, c = (jnp.asarray(p, q.dtype) for p in (self.a, self.b, self.c))
-        return 2 / jnp.pi * a**2 * arcsin(2 * b**2 * q / (1 + 2 * b**2 * q)) + c**2
-
-    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
-        a, b, c = (jnp.asarray(p, k.dtype) for p in (self.a, self.b, self.c))
-        scale = left["scale"] * right["scale"]
-        z = 2 * b**2 * k * scale
-        derivative = 4 / jnp.pi * a**2 * b**2 * scale * jax.lax.rsqrt((1 - z) * (1 + z))
-        return 2 / jnp.pi * a**2 * arcsin(z) + c**2, derivative
+    def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
+        a, c = (jnp.asarray(p, k.dtype) for p in (self.a, self.c))
+        root, inverse = complement(gap, left, right)
+        # Where the covariance is too large for a number, that of the signs is left.
+        z = jnp.where(jnp.isinf(k), 1 - gap, k * left["in"] * right["in"])
+        return 2 / jnp.pi * a**2 * arcsin(z, root) + c**2, left["out"] * inverse, right["out"]
 
 
 def Erf(a: Scalar = 1.0, b: Scalar = 1.0, c: Scalar = 0.0) -> Network:

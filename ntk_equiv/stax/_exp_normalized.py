@@ -16,12 +16,11 @@ from ntk_equiv._check import boolean, refusal, scalar
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import DualActivation, rule
-from ntk_equiv.stax._state import inverse_root, safe_sqrt
+from ntk_equiv.stax._rule import SmoothActivation, rule
 
 
 @rule
-class NormalizedExponential(DualActivation):
+class NormalizedExponential(SmoothActivation):
     """An exponential of the cosine, times both norms."""
 
     gamma: Any
@@ -32,17 +31,14 @@ class NormalizedExponential(DualActivation):
         """The exponential series has positive coefficients, and norms are only factors."""
         return EVERYTHING
 
-    def factors(self, q: Array) -> dict[str, Array]:
-        return {"q": q, "root": safe_sqrt(q), "inverse_root": inverse_root(q)}
+    def deviation(self, root: Array) -> Array:
+        gamma, shift = (jnp.asarray(p, root.dtype) for p in (self.gamma, self.shift))
+        return root * jnp.exp(gamma * (1 + shift) / 2)
 
-    def second_moment(self, q: Array) -> Array:
-        gamma, shift = (jnp.asarray(p, q.dtype) for p in (self.gamma, self.shift))
-        return q * jnp.exp(gamma * (1 + shift))
-
-    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
+    def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
         gamma, shift = (jnp.asarray(p, k.dtype) for p in (self.gamma, self.shift))
-        exponential = jnp.exp(gamma * (k * left["inverse_root"] * right["inverse_root"] + shift))
-        return left["root"] * right["root"] * exponential, gamma * exponential
+        exponential = jnp.exp(gamma * ((1 + shift) - gap))
+        return left["root"] * exponential * right["root"], gamma * exponential
 
 
 def ExpNormalized(gamma: Scalar = 1, shift: Scalar = -1, do_clip: bool = False) -> Network:

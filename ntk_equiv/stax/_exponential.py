@@ -2,6 +2,8 @@
 
 E[φφ]   = a² exp(b² ((q + q')/2 + k))
 E[φ'φ'] = b² E[φφ]
+
+with q + q' + 2k as in `_gap`, because it vanishes between opposite samples.
 """
 
 from typing import Any
@@ -11,16 +13,19 @@ import jax.numpy as jnp
 from ntk_equiv._check import scalar
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
+from ntk_equiv.stax._gap import squared_distance
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import DualActivation, rule
+from ntk_equiv.stax._rule import SmoothActivation, rule
 from ntk_equiv.stax._state import in_precision
 
 
 @rule
-class Exponential(DualActivation):
+class Exponential(SmoothActivation):
     """An exponential of any height and rate."""
 
     a: Any
+    extreme = True
+
     b: Any
 
     @property
@@ -33,13 +38,10 @@ class Exponential(DualActivation):
         a, b = (in_precision(p, x) for p in (self.a, self.b))
         return a * jnp.exp(b * x)
 
-    def second_moment(self, q: Array) -> Array:
-        a, b = (jnp.asarray(p, q.dtype) for p in (self.a, self.b))
-        return a**2 * jnp.exp(2 * b**2 * q)
-
-    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
+    def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
         a, b = (jnp.asarray(p, k.dtype) for p in (self.a, self.b))
-        nngp = a**2 * jnp.exp(b**2 * ((left["q"] + right["q"]) / 2 + k))
+        squared_sum = squared_distance(-k, 2 - gap, left["q"], left["root"], right["q"], right["root"])
+        nngp = a**2 * jnp.exp(b**2 / 2 * squared_sum)
         return nngp, b**2 * nngp
 
 

@@ -4,23 +4,25 @@ With s = 1/√(1 − 2bq), z = 2b k s s' and Δ = √((1 − 2bq)(1 − 2bq') �
 
     E[φφ]   = a² / Δ
     E[φ'φ'] = 4a²b² k / Δ³
+
+where 1 − z² is computed as in `_gap`.
 """
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from ntk_equiv._check import scalar
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
+from ntk_equiv.stax._gap import complement, saturation
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import DualActivation, rule
+from ntk_equiv.stax._rule import SmoothActivation, rule
 from ntk_equiv.stax._state import in_precision
 
 
 @rule
-class Bell(DualActivation):
+class Bell(SmoothActivation):
     """The exponential of a multiple of the square."""
 
     a: Any
@@ -36,19 +38,15 @@ class Bell(DualActivation):
         a, b = (in_precision(p, x) for p in (self.a, self.b))
         return a * jnp.exp(b * x**2)
 
-    def factors(self, q: Array) -> dict[str, Array]:
-        return {"q": q, "scale": jax.lax.rsqrt(1 - 2 * jnp.asarray(self.b, q.dtype) * q)}
+    def scales(self, q: Array, root: Array) -> dict[str, Array]:
+        return super().scales(q, root) | saturation(-2 * jnp.asarray(self.b, q.dtype), q, root)
 
-    def second_moment(self, q: Array) -> Array:
-        a, b = (jnp.asarray(p, q.dtype) for p in (self.a, self.b))
-        return a**2 * jax.lax.rsqrt(1 - 4 * b * q)
-
-    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
+    def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
         a, b = (jnp.asarray(p, k.dtype) for p in (self.a, self.b))
-        scale = left["scale"] * right["scale"]
-        z = 2 * b * k * scale
-        inverse_delta = scale * jax.lax.rsqrt((1 - z) * (1 + z))
-        return a**2 * inverse_delta, 4 * a**2 * b**2 * k * inverse_delta**3
+        _, inverse = complement(gap, left, right)
+        inverse_delta = left["scale"] * inverse * right["scale"]
+        z = (k * left["scale"]) * right["scale"]
+        return a**2 * inverse_delta, 4 * a**2 * b**2 * (z * inverse) * inverse_delta, inverse_delta
 
 
 def Gaussian(a: Scalar = 1, b: Scalar = -1) -> Network:

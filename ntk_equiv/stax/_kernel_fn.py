@@ -23,7 +23,17 @@ from ntk_equiv.stax._arc import SNAP, snapped
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._graph_input import Graph, as_graph, with_own_adjacency
 from ntk_equiv.stax._rule import Rule
-from ntk_equiv.stax._state import COVARIANCE, NOTHING, Fixed, Need, Pairs, Points, inverse_root, materialize, safe_sqrt
+from ntk_equiv.stax._state import (
+    COVARIANCE,
+    NOTHING,
+    Fixed,
+    Need,
+    Pairs,
+    Points,
+    materialize,
+    power_of_two,
+    safe_sqrt,
+)
 
 OUTPUT = Need(full_pairs=True, stored=False)
 # Inner products of more terms than this can be off by more than activations take for rounding.
@@ -218,15 +228,30 @@ def _points(rule: Rule, x: Inputs) -> Any:
     rule, x = _flattened(rule, x)
     need, nodes = _input_need(rule), nodes_of(x)
     adjacency = x.adjacency if isinstance(x, Graph) else None
-    norms = jnp.mean(jnp.square(nodes), -1)
+    # Squares of inputs in units of their own size neither overflow nor underflow.
+    unit = power_of_two(jnp.max(jnp.abs(nodes), -1))
+    scaled = nodes / unit[..., None]
+    norms = jnp.mean(jnp.square(scaled), -1)
+    # The covariance with a sample that vanishes has a derivative there, which a factor 0 would hide.
+    root = jnp.where(norms > 0, safe_sqrt(norms), 1)
     full = need.points == COVARIANCE and nodes.ndim > 2
-    cov = None if need.points == NOTHING else _covariance(nodes, nodes, paired=True, full=True) if full else norms
+    q = None if need.points == NOTHING else norms * unit * unit
     points = Points(
-        cov, None, adjacency, nodes.shape[1:-1], full=full, gaussian=False, nodes=nodes, channels=nodes.shape[-1]
+        _covariance(nodes, nodes, paired=True, full=True) if full else q,
+        None,
+        adjacency,
+        nodes.shape[1:-1],
+        full=full,
+        gaussian=False,
+        nodes=nodes,
+        root=None if full else safe_sqrt(norms) * unit,
+        channels=nodes.shape[-1],
     )
     _, trace = rule.points(points, OUTPUT)
-    roots = {"root": safe_sqrt(norms), "inverse_root": inverse_root(norms)}
-    return {"nodes": nodes, **roots, "trace": trace, "shape": Fixed(shape)}
+    known = {"trace": trace, "shape": Fixed(shape)}
+    if not _by_cosines(need, nodes):
+        return {"nodes": nodes, **known}
+    return {"nodes": scaled, "root": unit * root, "inverse_root": 1 / root, **known}
 
 
 @partial(jax.jit, static_argnames="get")
@@ -236,7 +261,7 @@ def _pairs(rule: Rule, left: Any, right: Any, get: Any) -> Any:
     full = need.full_pairs and left["nodes"].ndim > 2
     nngp = _covariance(left["nodes"], right["nodes"], paired=False, full=full)
     pairs = Pairs(nngp, None, None, full=full, with_ntk=get != "nngp" and get != ("nngp",))
-    if need.gap or left["nodes"].shape[-1] > LONG:
+    if _by_cosines(need, left["nodes"]):
         pairs = _with_gap(pairs, left, right)
     return select(_finished(rule.pairs(pairs.fitted(need), left["trace"], right["trace"], OUTPUT)), get)
 
@@ -275,12 +300,17 @@ def _covariance(x1: Array, x2: Array, *, paired: bool, full: bool) -> Array:
     return jnp.einsum(subscripts, x1, x2, precision=lax.Precision.HIGHEST) / x1.shape[-1]
 
 
+def _by_cosines(need: Need, nodes: Array) -> bool:
+    """Whether the kernels of inputs are computed from their cosines: they are if those are asked for, or inexact."""
+    return need.gap or nodes.shape[-1] > LONG
+
+
 def _with_gap(pairs: Pairs, left: Any, right: Any) -> Pairs:
-    """Gaps of the cosines of inputs; inputs that are parallel up to rounding count as parallel.
+    """Kernels of inputs from those of inputs of size 1; inputs that are parallel up to rounding count as parallel.
 
     The rounding error of an inner product grows with the square root of its length.
     """
     tolerance = float(jnp.finfo(pairs.nngp.dtype).eps) * max(SNAP, left["nodes"].shape[-1] ** 0.5)
     cosine = pairs.nngp * pairs.on_left(left["inverse_root"]) * pairs.on_right(right["inverse_root"])
     cosine = snapped(cosine, tolerance)
-    return replace(pairs, nngp=pairs.on_left(left["root"]) * pairs.on_right(right["root"]) * cosine, gap=1 - cosine)
+    return replace(pairs, nngp=pairs.on_left(left["root"]) * cosine * pairs.on_right(right["root"]), gap=1 - cosine)

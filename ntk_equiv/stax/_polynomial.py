@@ -9,6 +9,12 @@ with no division by norms, so that nothing is singular at zero or coincident inp
 degree the terms of r_l cancel; φ = He_n / √n! has in closed form
 
     r_l(q) = √(n!/l!) / (2^i i!) (q − 1)^i,      i = (n − l)/2
+
+High powers overflow long before their products with those of a small sample do. In units m, powers of two next to √q,
+
+    E[φφ]   = (m m')ⁿ Σ_l ρ_l ρ_l' (k / m m')^l,      ρ_l(q) = r_l(q) / m^(n−l)
+
+and the factors m m' are multiplied one by one. They are 1 at q < 1, unless the polynomial is a single power.
 """
 
 import math
@@ -22,15 +28,18 @@ from ntk_equiv._check import is_listed, real_number, refusal
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import DualActivation, rule, static
+from ntk_equiv.stax._rule import SmoothActivation, rule, static
+from ntk_equiv.stax._state import power_of_two
 
 # E[x^(2n)] for x ~ N(0, 1) is no longer a number in double precision beyond this degree n.
 LARGEST_DEGREE = 150
 
 
 @rule
-class PowerSum(DualActivation):
+class PowerSum(SmoothActivation):
     """A polynomial, lowest power first."""
+
+    extreme = True
 
     coef: tuple[float, ...] = static()
 
@@ -46,37 +55,47 @@ class PowerSum(DualActivation):
         """Those l for which r_l does not vanish identically, highest first."""
         return tuple(order for order in reversed(range(len(self.coef))) if any(self.coef[order::2]))
 
-    def coordinate(self, order: int, q: Array) -> Array:
-        """r_l at the variance q."""
+    @property
+    def degree(self) -> int:
+        """The largest power."""
+        return len(self.coef) - 1
+
+    def coordinate(self, order: int, square: Array, unit: Array) -> Array:
+        """ρ_l for q = `square` m² and m = `unit`."""
         weights = []
         for i, c in enumerate(self.coef[order::2]):
             count = math.factorial(order + 2 * i) // (2**i * math.factorial(i) * math.factorial(order))
-            weights.append(c * count * math.sqrt(math.factorial(order)))
-        return _horner(weights, q)
+            left_over = self.degree - order - 2 * i
+            weights.append(c * count * math.sqrt(math.factorial(order)) * (1 / unit) ** left_over if c else 0)
+        return _horner(weights, square)
 
-    def factors(self, q: Array) -> dict[str, Array]:
-        return {"q": q} | {str(order): self.coordinate(order, q) for order in self.orders}
+    def scales(self, q: Array, root: Array) -> dict[str, Array]:
+        single = sum(map(bool, self.coef)) == 1
+        unit = jnp.where(root > (0 if single else 1), power_of_two(root), 1)
+        square = jnp.where(jnp.isinf(q) | (q == 0), jnp.square(root / unit), q / unit / unit)
+        coordinates = {str(order): self.coordinate(order, square, unit) for order in self.orders}
+        return super().scales(q, root) | {"unit": unit, "inverse_unit": 1 / unit} | coordinates
 
-    def second_moment(self, q: Array) -> Array:
-        factors = self.factors(q)
-        return self.dual(q, factors, factors)[0]
-
-    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
+    def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
         products: list[Any] = [0] * len(self.coef)
         for order in self.orders:
             products[order] = left[str(order)] * right[str(order)]
-        return _horner(products, k), _horner([order * p for order, p in enumerate(products)][1:], k)
+        k = k * left["inverse_unit"] * right["inverse_unit"]
+        unit = left["unit"] * right["unit"]
+        nngp, derivative = _horner(products, k), _horner([order * p for order, p in enumerate(products)][1:], k)
+        for _ in range(self.degree - 1):
+            nngp, derivative = nngp * unit, derivative * unit
+        return nngp * unit if self.degree else nngp, derivative
 
 
 @rule
 class UnitHermite(PowerSum):
     """He_n / √n!, without the cancellation of its powers."""
 
-    def coordinate(self, order: int, q: Array) -> Array:
-        degree = len(self.coef) - 1
-        i = (degree - order) // 2
-        root = math.sqrt(math.factorial(degree) // math.factorial(order))
-        return root / (2**i * math.factorial(i)) * (q - 1) ** i
+    def coordinate(self, order: int, square: Array, unit: Array) -> Array:
+        i = (self.degree - order) // 2
+        root = math.sqrt(math.factorial(self.degree) // math.factorial(order))
+        return root / (2**i * math.factorial(i)) * (square - jnp.square(1 / unit)) ** i
 
 
 def Polynomial(coef: Sequence[float]) -> Network:

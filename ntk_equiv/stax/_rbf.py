@@ -3,6 +3,8 @@
 E[φφ]   = exp(−γ (q + q' − 2k))
 E[φ'φ'] = 2γ E[φφ]
 
+with q + q' − 2k as in `_gap`.
+
 After one dense layer of unit variance without bias, E[φφ] = exp(−γ ‖x − x'‖² / d) for inputs of d features.
 """
 
@@ -14,13 +16,16 @@ import jax.numpy as jnp
 from ntk_equiv._check import scalar
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._certificate import EVERYTHING, Certificate
+from ntk_equiv.stax._gap import squared_distance
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import DualActivation, rule
+from ntk_equiv.stax._rule import SmoothActivation, rule
 
 
 @rule
-class RadialBasis(DualActivation):
+class RadialBasis(SmoothActivation):
     """The sine whose kernel depends on the distance alone."""
+
+    extreme = True
 
     gamma: Any
 
@@ -29,12 +34,9 @@ class RadialBasis(DualActivation):
         """The exponential series of 2γ √(q q') times the cosine has positive coefficients."""
         return EVERYTHING
 
-    def second_moment(self, q: Array) -> Array:
-        return jnp.ones_like(q)
-
-    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
+    def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
         gamma = jnp.asarray(self.gamma, k.dtype)
-        nngp = jnp.exp(-gamma * (left["q"] + right["q"] - 2 * k))
+        nngp = jnp.exp(-gamma * squared_distance(k, gap, left["q"], left["root"], right["q"], right["root"]))
         return nngp, 2 * gamma * nngp
 
 

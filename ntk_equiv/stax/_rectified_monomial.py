@@ -25,14 +25,14 @@ from ntk_equiv._typing import Array
 from ntk_equiv.stax._arc import arc_cosine_kernels
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import KinkedActivation, Trace, rule, static
-from ntk_equiv.stax._state import Need, Pairs, Points, inverse_root, materialize, safe_sqrt
+from ntk_equiv.stax._rule import CosineActivation, Trace, rule, static
+from ntk_equiv.stax._state import Need, Pairs, materialize, safe_sqrt
 
 LARGEST_DEGREE = 20
 
 
 @rule
-class RectifiedPower(KinkedActivation):
+class RectifiedPower(CosineActivation):
     """xⁿ on one side of zero."""
 
     degree: int = static()
@@ -45,10 +45,9 @@ class RectifiedPower(KinkedActivation):
     def second_moment(self, q: Array) -> Array:
         return math.prod(range(1, 2 * self.degree, 2)) / 2 * q**self.degree
 
-    def trace(self, points: Points) -> Trace:
-        q = points.variance()
-        root, n = safe_sqrt(q), self.degree
-        return {"q": q, "inverse_root": inverse_root(q), "size": root**n, "slope": root ** max(n - 1, 0)}
+    def scales(self, q: Array, root: Array) -> dict[str, Array]:
+        powers = {"size": root**self.degree, "slope": root ** max(self.degree - 1, 0)}
+        return super().scales(q, root) | powers
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         a, b = jax.tree.map(pairs.on_left, left), jax.tree.map(pairs.on_right, right)

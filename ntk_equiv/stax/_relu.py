@@ -20,12 +20,12 @@ from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._arc import arc_cosine_kernels
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import KinkedActivation, Trace, rule
-from ntk_equiv.stax._state import Need, Pairs, Points, in_precision, inverse_root, materialize, safe_sqrt
+from ntk_equiv.stax._rule import CosineActivation, Trace, rule
+from ntk_equiv.stax._state import Need, Pairs, Points, in_precision, materialize, safe_sqrt
 
 
 @rule
-class PiecewiseLinear(KinkedActivation):
+class PiecewiseLinear(CosineActivation):
     """Two slopes a and b, meeting at zero: bend (b − a)²/2, slope a b and moment (a² + b²)/2, their sum."""
 
     bend: Any
@@ -42,9 +42,6 @@ class PiecewiseLinear(KinkedActivation):
         """Positively homogeneous, with a kink."""
         return Certificate(dot_product=True, nonnegative=True, smooth=False)
 
-    def factors(self, q: Array) -> dict[str, Array]:
-        return {"q": q, "root": safe_sqrt(q), "inverse_root": inverse_root(q)}
-
     def second_moment(self, q: Array) -> Array:
         return jnp.asarray(self.moment, q.dtype) * q
 
@@ -52,7 +49,11 @@ class PiecewiseLinear(KinkedActivation):
         after, trace = super().points(points, need)
         if points.residue is None or points.cov is None:
             return after, trace
-        return after.with_cov(self.second_moment(points.cov), residue=self.second_moment(points.residue)), trace
+        residue = self.second_moment(points.residue)
+        return after.with_cov(self.second_moment(points.cov), residue=residue, root=after.root), trace
+
+    def deviation(self, root: Array) -> Array:
+        return safe_sqrt(jnp.asarray(self.moment, root.dtype)) * root
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         on_left, on_right = jax.tree.map(pairs.on_left, left), jax.tree.map(pairs.on_right, right)
@@ -63,7 +64,7 @@ class PiecewiseLinear(KinkedActivation):
         ntk = None if pairs.ntk is None else pairs.ntk * (bend * k0 + slope)
         if need.gap:
             gap, ntk = materialize((gap, ntk), left["q"])
-        nngp = moment * on_left["root"] * on_right["root"] * (1 - gap)
+        nngp = moment * on_left["root"] * (1 - gap) * on_right["root"]
         if need.stored and not need.gap:
             nngp, ntk = materialize((nngp, ntk), left["q"])
         return replace(pairs, nngp=nngp, ntk=ntk, gap=gap)

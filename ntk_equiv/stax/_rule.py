@@ -25,8 +25,9 @@ from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._arc import gap_of
 from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
+from ntk_equiv.stax._gap import cosine
 from ntk_equiv.stax._parameterization import NTK, Parameterization
-from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Fixed, Need, Pairs, Points, aligned, materialize
+from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Fixed, Need, Pairs, Points, aligned, materialize, safe_sqrt
 
 Trace = Any
 T = TypeVar("T")
@@ -205,8 +206,28 @@ class DualActivation(Activation):
         return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=None)
 
 
-class KinkedActivation(Activation):
-    """An activation with a kink or a jump at zero, whose kernels are singular at cosine ±1: it asks for the gap."""
+class CosineActivation(Activation):
+    """An activation whose kernels are sensitive to cosines close to ±1: it asks for their gap.
+
+    Those with a kink or a jump at zero always are. Smooth ones are at large variances, where they look kinked.
+    """
+
+    def trace(self, points: Points) -> Trace:
+        return self.scales(points.variance(), points.deviation())
+
+    def deviation(self, root: Array) -> Array | None:
+        """√E[φ²] where it is known although q = root² is too large or small for a number."""
+        return None
+
+    def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
+        after, trace = super().points(points, need)
+        if points.root is None or after.cov is None or after.full:
+            return after, trace
+        return dataclasses.replace(after, root=self.deviation(points.root)), trace
+
+    def scales(self, q: Array, root: Array) -> dict[str, Array]:
+        """Per-sample quantities that `pairs` wants; `root` is √q, also where q is too large or small for a number."""
+        return {"q": q, "root": root, "inverse_root": jnp.where(root > 0, 1 / jnp.where(root > 0, root, 1), 0)}
 
     def need(self, need: Need) -> Need:
         return dataclasses.replace(super().need(need), gap=True)
@@ -218,8 +239,46 @@ class KinkedActivation(Activation):
         as automatic differentiation does in finite networks. Layers on the way pass on what they were given.
         """
         if pairs.gap is None:
-            return gap_of(pairs.nngp * left["inverse_root"] * right["inverse_root"])
+            return gap_of(cosine(pairs.nngp, left["q"], left["inverse_root"], right["q"], right["inverse_root"]))
         return jnp.where((left["inverse_root"] > 0) & (right["inverse_root"] > 0), pairs.gap, 1)
+
+
+class SmoothActivation(CosineActivation):
+    """An activation that is given by its dual as a function of covariance, variances and the gap of the cosine."""
+
+    # Whether E[φ'φ'] may be 0 where Θ is too large for a number, or the other way round: the product is 0.
+    extreme = False
+
+    @abstractmethod
+    def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
+        """E[φ(u)φ(v)], and E[φ'(u)φ'(v)] in one or more factors; what is per sample comes ready to broadcast.
+
+        In factors, where Θ · E[φ'φ'] is a number although E[φ'φ'] is too small to be one.
+        """
+
+    def second_moment(self, q: Array) -> Array:
+        scales = self.scales(q, safe_sqrt(q))
+        return self.dual(q, jnp.zeros_like(q), scales, scales)[0]
+
+    def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
+        after, trace = super().points(points, need)
+        if points.full:
+            return after, trace
+        moment = self.dual(trace["q"], jnp.zeros_like(trace["q"]), trace, trace)[0]
+        return after.with_cov(moment, root=after.root), trace
+
+    def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
+        on_left = jax.tree.map(pairs.on_left, left)
+        on_right = jax.tree.map(pairs.on_right, right)
+        k = aligned(pairs.nngp, on_left["q"], on_right["q"])
+        nngp, *slopes = self.dual(k, self.gap(pairs, on_left, on_right), on_left, on_right)
+        ntk = pairs.ntk
+        if ntk is not None:
+            for slope in slopes:
+                ntk = jnp.where((slope == 0) | (ntk == 0), 0, ntk * slope) if self.extreme else ntk * slope
+        if need.stored:
+            nngp, ntk = materialize((nngp, ntk), left["q"])
+        return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=None)
 
 
 def needs_all_positions(need: Need) -> Need:

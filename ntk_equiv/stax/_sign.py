@@ -18,12 +18,12 @@ from ntk_equiv._typing import Array
 from ntk_equiv.stax._arc import arc_cosine_kernels
 from ntk_equiv.stax._certificate import Certificate
 from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import KinkedActivation, Trace, rule
-from ntk_equiv.stax._state import Need, Pairs, inverse_root, materialize
+from ntk_equiv.stax._rule import CosineActivation, Trace, rule
+from ntk_equiv.stax._state import Need, Pairs, Points, materialize
 
 
 @rule
-class Signum(KinkedActivation):
+class Signum(CosineActivation):
     """One of two values."""
 
     @property
@@ -31,11 +31,15 @@ class Signum(KinkedActivation):
         """The series of the arc sine has non-negative coefficients; φ jumps."""
         return Certificate(dot_product=True, nonnegative=True, smooth=False)
 
-    def factors(self, q: Array) -> dict[str, Array]:
-        return {"q": q, "inverse_root": inverse_root(q), "moment": self.second_moment(q)}
+    def scales(self, q: Array, root: Array) -> dict[str, Array]:
+        return super().scales(q, root) | {"moment": self.second_moment(root)}
 
     def second_moment(self, q: Array) -> Array:
         return jnp.where(q > 0, jnp.ones_like(q), 0)
+
+    def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
+        after, trace = super().points(points, need)
+        return (after if points.full else after.with_cov(trace["moment"])), trace
 
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         on_left, on_right = jax.tree.map(pairs.on_left, left), jax.tree.map(pairs.on_right, right)

@@ -42,6 +42,7 @@ class Points:
         residue: what rounding left out of `cov` on the way, where it is known. The same bias added in every layer is
             rounded the same way in every layer, which would add up.
         adjacency: that of each sample, for graphs.
+        root: √q, `[n, *grid]`, where it is known beyond the range in which q itself is a number, as it is for inputs.
         grid: the spatial axes.
         full: whether `cov` has all pairs of positions.
         gaussian: whether the signal is Gaussian at infinite width, as it is after a layer with weights.
@@ -59,6 +60,7 @@ class Points:
     full: bool = dataclasses.field(metadata={"static": True})
     gaussian: bool = dataclasses.field(metadata={"static": True})
     nodes: Array | None = None
+    root: Array | None = None
     channels: int | None = dataclasses.field(default=None, metadata={"static": True})
     wide: bool = dataclasses.field(default=False, metadata={"static": True})
     fan_outs: int = dataclasses.field(default=0, metadata={"static": True})
@@ -69,9 +71,19 @@ class Points:
         q = diagonal(self.cov, 1) if self.full else self.cov if self.residue is None else self.cov + self.residue
         return jnp.where(q < 0, 0, q)  # `maximum` would halve derivatives at zero.
 
-    def with_cov(self, cov: Array | None, *, full: bool = False, residue: Array | None = None) -> "Points":
+    def deviation(self) -> Array:
+        """√q(x, s), `[n, *grid]`."""
+        q = self.variance()
+        if self.root is None:
+            return safe_sqrt(q)
+        numbers = jnp.finfo(q.dtype)
+        return jnp.where((q >= float(numbers.tiny)) & (q <= float(numbers.max)), safe_sqrt(q), self.root)
+
+    def with_cov(
+        self, cov: Array | None, *, full: bool = False, residue: Array | None = None, root: Array | None = None
+    ) -> "Points":
         """These points with another covariance."""
-        return dataclasses.replace(self, cov=cov, full=full, residue=residue)
+        return dataclasses.replace(self, cov=cov, full=full, residue=residue, root=root)
 
     def width(self) -> int:
         """The number of channels of the finite network, for a layer whose kernels depend on it."""
@@ -197,13 +209,27 @@ def aligned(k: Array, q1: Array, q2: Array) -> Array:
     to layer, until variances and the diagonal of 𝒦 have nothing to do with each other.
     """
     largest = safe_sqrt(q1) * safe_sqrt(q2)
-    coincident = jnp.abs(k) >= (1 - SNAP * float(jnp.finfo(k.dtype).eps)) * largest
+    coincident = jnp.abs(jnp.abs(k) - largest) <= SNAP * float(jnp.finfo(k.dtype).eps) * largest
     return jnp.where(coincident, jnp.sign(k) * largest, k)
 
 
 @aligned.defjvp
 def _aligned_jvp(primals: tuple, tangents: tuple) -> tuple:
     return aligned(*primals), tangents[0]
+
+
+def power_of_two(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """The power of two next to x > 0, and 1 where x is 0; a constant to derivatives.
+
+    Multiplied with and divided by it, numbers keep all their digits.
+
+    >>> print(power_of_two(jnp.array([0.0, 5.0, 16.0])))
+    [ 1.  4. 16.]
+    """
+    numbers = jnp.finfo(x.dtype)
+    below = jnp.minimum(lax.stop_gradient(x), float(numbers.max) / 2)  # Rounding up from there would overflow.
+    power = lax.reduce_precision(below, exponent_bits=numbers.nexp, mantissa_bits=0)
+    return jnp.where(power > 0, power, 1)
 
 
 def in_precision(setting: Any, x: Array) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 
 import jax
 
-from ntk_equiv._check import function, is_concrete, refusal
-from ntk_equiv._gram import gram
+from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._gram import gram, kernel_function
 from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.reps import GridAction, Representation
 from ntk_equiv.reps._given import representation
@@ -24,7 +24,7 @@ STATEMENTS = {
 
 
 def kernel_transformation(
-    kernel_fn: KernelFn, rep_x: Representation, x1: Inputs, x2: Inputs | None = None, /, *, elements: Any = None
+    kernel_fn: KernelFn | tuple, rep_x: Representation, x1: Inputs, x2: Inputs | None = None, /, *, elements: Any = None
 ) -> Violation:
     """How far the kernels of transformed inputs are from the transformed kernels.
 
@@ -64,7 +64,7 @@ def kernel_transformation(
         off by at most 0.25, 1 of the largest entry, worst for r3 (element 3) at entry (0, 0).
     """
     check_known((x1, x2), "x1")
-    function(kernel_fn, "kernel_fn")
+    kernel_fn = kernel_function(kernel_fn)
     chosen = representation(rep_x, "rep_x").elements(elements)
     kernels = gram(kernel_fn, x1, x2, tuple(STATEMENTS))
     grid = output_grid(rep_x, kernels[0].shape)

@@ -76,6 +76,10 @@ def test_the_certificate_closes_on_the_truth():
     assert (few.cells <= 50).all()
     assert few.certified
     assert (few.upper >= measured.lower).all()
+    assert found.converged.all()
+    assert not few.converged.any()
+    assert "wider than asked for" in repr(few)
+    assert "wider" not in repr(found)
 
 
 @pytest.mark.parametrize("name", ["relu", "erf"])

@@ -96,6 +96,7 @@ def test_tensors(which, rtol):
     assert max(norms) <= found.upper + 1e-9
     assert found.upper - found.lower <= rtol * found.lower
     assert found.lower <= found.upper
+    assert found.converged is bool(found.upper - found.lower <= 0.01 * found.lower)
     assert max(norms) >= 0.9 * found.lower
 
 

@@ -8,11 +8,14 @@ import pickle
 import struct
 import sys
 import tarfile
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from ntk_equiv import datasets
 from ntk_equiv.datasets import _containers, _idx, idx_bytes, read_idx
 
 RNG = np.random.default_rng(0)
@@ -114,6 +117,44 @@ def test_damaged_npz_files_are_refused(tmp_path, damage):
     (tmp_path / "a.npz").write_bytes(damage((tmp_path / "a.npz").read_bytes()))
     with pytest.raises(ValueError, match="truncated or altered"):
         _containers.read_npz(tmp_path / "a.npz", "images", "labels")
+
+
+def announcing(shape: tuple[int, ...]) -> bytes:
+    """The start of an array in NumPy's own format, that of so many floating-point numbers."""
+    content = io.BytesIO()
+    np.lib.format.write_array_header_1_0(content, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    return content.getvalue()
+
+
+def peak_of(call) -> int:
+    """The most memory that was in use during a call that is refused."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"that fits into .* of free memory, got .* once unpacked"):
+            call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_unpacks_to_more_than_the_free_memory_is_refused_unread(tmp_path, monkeypatch):
+    monkeypatch.setattr(_idx, "free_memory", lambda: 1e6)
+    large = np.zeros((4000, 1000), np.uint8)
+    np.savez_compressed(tmp_path / "a.npz", images=large, labels=np.arange(4))
+    (tmp_path / "a.gz").write_bytes(gzip.compress(idx_bytes(large)))
+    (tmp_path / "a.tar.gz").write_bytes(tar_of(batch=large.tobytes()))
+    assert (tmp_path / "a.npz").stat().st_size < 1e5
+    assert peak_of(lambda: datasets.npz_arrays(tmp_path / "a.npz", ["images"])) < 1e6
+    assert peak_of(lambda: read_idx(tmp_path / "a.gz")) < 1e6
+    assert peak_of(lambda: _containers.read_cifar_archive(tmp_path / "a.tar.gz", "batch")) < 1e6
+    assert list(datasets.npz_arrays(tmp_path / "a.npz", ["labels"])) == ["labels"]  # the others are not asked for
+
+
+def test_arrays_of_another_length_than_their_header_says_are_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", announcing((10**6, 10**6)) + bytes(80))
+    with pytest.raises(ValueError, match="x is not as long as its header says"):
+        datasets.npz_arrays(tmp_path / "a.npz", ["x"])
 
 
 def test_objects_in_npz_files_are_refused(tmp_path):

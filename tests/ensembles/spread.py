@@ -24,6 +24,11 @@ def apply(params, x):
     return jnp.tanh(x @ params[0]) @ params[1]
 
 
+def convolved(filters, x):
+    signal = jax.lax.conv_general_dilated(x, filters, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return jnp.tanh(signal).sum((1, 2, 3))[:, None]
+
+
 def results(checkpoint=None, **settings):
     """Parameters, predictions, records and losses of a run, with checkpoints if there is a folder for them."""
     x = np.random.default_rng(0).normal(size=(5, 2))
@@ -40,7 +45,20 @@ def results(checkpoint=None, **settings):
         checkpoint=checkpoint,
         **settings,
     )
-    found = {"first": run.params[0], "second": run.params[1], "predictions": run.predict(x), "losses": run.curve[1]}
+    # A network that is trained step by step on CPUs, since it has a convolution of XLA.
+    images = np.random.default_rng(1).normal(size=(5, 3, 3, 1))
+    convolving = ensembles.train(
+        (lambda key, x: jax.random.uniform(key, (2, 2, 1, 2), x.dtype), convolved),
+        (images, images[:, 0, 0]),
+        members=MEMBERS - 1,
+        steps=12,
+        batch_size=2,
+        optimizer=optax.sgd(0.1),
+        key=jax.random.key(0),
+    )
+    assert convolving.layout.stepwise
+    found = {"images": convolving.predict(images), "filters": convolving.params}
+    found |= {"first": run.params[0], "second": run.params[1], "predictions": run.predict(x), "losses": run.curve[1]}
     return found | {"records": run.records["x"], "layout": repr(run.layout)}
 
 

@@ -1,5 +1,7 @@
 """Runs on disk: interrupted, killed, resumed, refused, saved and loaded."""
 
+import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -9,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 
-from ntk_equiv import ensembles, stax
+from ntk_equiv import augment, ensembles, groups, reps, stax
 from ntk_equiv.ensembles import _checkpoint
-from ntk_equiv.ensembles._configuration import probed, rate_and_momentum
 
 ROOT = Path(__file__).parents[2]
 X = np.random.default_rng(0).normal(size=(6, 2))
@@ -32,9 +34,9 @@ def apply(params, x):
 NET = (init, apply)
 
 
-def trained(folder=None, data=(X, Y), **changes):
+def trained(folder=None, data=(X, Y), net=NET, **changes):
     settings = {"members": 3, "steps": 20, "optimizer": ADAM, "key": jax.random.key(0), "batch_size": 4}
-    return ensembles.train(NET, data, checkpoint=folder, **settings | {"checkpoint_every": 3} | changes)
+    return ensembles.train(net, data, checkpoint=folder, **settings | {"checkpoint_every": 3} | changes)
 
 
 class Interruption(Exception):
@@ -139,6 +141,46 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, whole, monkeypatch):
     np.testing.assert_array_equal(run.params["W"], whole.params["W"])
 
 
+def test_other_errors_are_not_blamed_on_a_full_disk(tmp_path, monkeypatch):
+    def broken(self, *args, **kwargs):
+        raise ValueError("NOT_FOUND: the file has gone")
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", broken)
+    with pytest.raises(OSError, match=r"the file has gone.*See that nothing else changes the folder, and try again"):
+        trained(tmp_path)
+
+
+def test_a_folder_that_another_run_writes_to_is_refused_and_left_alone(tmp_path, whole):
+    said = []
+
+    def meanwhile(predictions):
+        """During a run: another one is refused, and reading what there is leaves what is being written."""
+        unfinished = tmp_path / "9.orbax-checkpoint-tmp"
+        unfinished.mkdir()
+        assert ensembles.Run.load(tmp_path, NET).steps == 6
+        assert unfinished.exists()
+        unfinished.rmdir()
+        for resume in (True, False):
+            with pytest.raises(BlockingIOError) as refused:
+                trained(tmp_path, resume=resume)
+            said.append(str(refused.value))
+        return np.asarray(predictions)
+
+    run = trained(tmp_path, record={"x": (X, meanwhile)}, record_at=[8])
+    np.testing.assert_array_equal(run.params["W"], whole.params["W"])
+    for text in said:
+        assert f"process {os.getpid()} on {platform.node()} (since 2" in text
+        assert "name another folder" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["18", "20"]
+
+
+def test_the_lock_of_a_process_that_is_gone_holds_nobody_up(tmp_path, whole):
+    (tmp_path / ".lock").write_text("process 1 on the moon, since 1969-07-20T20:17:40+00:00")
+    run = trained(tmp_path, record={"x": (X, np.asarray)}, record_at=[8])
+    np.testing.assert_array_equal(run.params["W"], whole.params["W"])
+    assert not (tmp_path / ".lock").exists()
+
+
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path, whole):
     interrupted(tmp_path, 8)
     (tmp_path / "6" / "text" / "metadata").write_text("{")
@@ -175,7 +217,7 @@ def test_runs_are_saved_and_loaded(tmp_path, whole):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="one with a run in it"):
         ensembles.Run.load(tmp_path / "empty", NET)
-    with pytest.raises(FileExistsError, match="a new or empty folder"):
+    with pytest.raises(FileExistsError, match=r"new or empty folder, got .*Name another folder, or remove this one"):
         whole.save(tmp_path / "run")
 
 
@@ -189,18 +231,47 @@ def test_runs_on_graphs_are_loaded(tmp_path):
     np.testing.assert_array_equal(ensembles.Run.load(tmp_path / "run", net).predict(graphs), run.predict(graphs))
 
 
+def test_random_keys_of_optimizers_are_resumed_too(tmp_path):
+    noisy = {"optimizer": optax.noisy_sgd(0.1, 0.01, 0.55, 0)}
+    interrupted(tmp_path, 8, **noisy)
+    resumed = trained(tmp_path, resume=True, record={"x": (X, np.asarray)}, record_at=[8], **noisy)
+    np.testing.assert_array_equal(resumed.params["W"], trained(**noisy).params["W"])
+
+
+C4 = groups.SO2.finite(4)
+IMAGES = np.random.default_rng(1).normal(size=(3, 4, 4, 1))
+ORDERS = [augment(IMAGES, Y[:3], reps.rotate(groups.cyclic(8), order=order)) for order in (0, 1)]
+DIRECTIONS = [augment(X, Y, reps.matrix(C4, matrices)) for matrices in (C4.matrices, np.swapaxes(C4.matrices, 1, 2))]
+SGD = optax.sgd(0.1)
+PIXEL = (lambda key, x: jnp.ones((16, 1)), lambda w, x: x.reshape(len(x), 16) @ w)
+FROZEN = (init, lambda params, x: jnp.tanh(x @ jax.lax.stop_gradient(params["W"])))
+
+
 @pytest.mark.parametrize(
-    ("optimizer", "found"),
+    ("begun", "resumed", "difference"),
     [
-        (optax.sgd(0.3), (0.3, 0.0)),
-        (optax.sgd(1e-3, momentum=0.9), (1e-3, 0.9)),
-        (optax.sgd(0.3, momentum=0.9, nesterov=True), None),
-        (optax.adam(0.3), None),
-        (optax.sgd(optax.exponential_decay(0.3, 1, 0.5)), None),
-        (optax.adamw(0.3), None),
-        (optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.3)), None),
-        (optax.chain(optax.clip(0.5), optax.sgd(0.3)), None),
+        ({"loss": lambda f, y: (f - y) ** 2}, {"loss": lambda f, y: (f - y) ** 4}, "loss: "),
+        ({"loss": "mse"}, {"loss": lambda f, y: (f - y) ** 2 / 2}, 'loss: .* instead of "mse"'),
+        (
+            {"optimizer": SGD},
+            {"optimizer": optax.sgd(optax.piecewise_constant_schedule(0.1, {18: 0.5}))},
+            "optimizer: other updates from about step 18 on",
+        ),
+        (
+            {"optimizer": optax.chain(optax.clip_by_global_norm(500.0), SGD)},
+            {"optimizer": optax.chain(optax.clip_by_global_norm(600.0), SGD)},
+            "optimizer: other updates",
+        ),
+        ({"optimizer": ADAM}, {"optimizer": optax.adam(0.1, eps=1e-7)}, "optimizer: other updates from about step 0"),
+        ({"data": ORDERS[0], "net": PIXEL}, {"data": ORDERS[1], "net": PIXEL}, "actions: "),
+        ({"data": DIRECTIONS[0]}, {"data": DIRECTIONS[1]}, "actions: "),
+        ({}, {"net": FROZEN}, "computes something else, first gradients"),
     ],
 )
-def test_gradient_descent_is_recognised_by_what_it_does(optimizer, found):
-    assert rate_and_momentum(probed(optimizer)) == found
+def test_what_is_computed_otherwise_is_not_resumed(tmp_path, begun, resumed, difference):
+    assert repr(ORDERS[0].rep_x) == repr(ORDERS[1].rep_x)
+    assert repr(DIRECTIONS[0].rep_x) == repr(DIRECTIONS[1].rep_x)
+    trained(tmp_path, checkpoint_every=20, **begun)
+    assert trained(tmp_path, resume=True, **begun).steps == 20
+    with pytest.raises(ValueError, match=f"of this very run, got .*{difference}"):
+        trained(tmp_path, resume=True, **resumed)

@@ -6,14 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 from jax import export
 
-from ntk_equiv import augment, ensembles, groups, reps
+from ntk_equiv import augment, ensembles, groups, reps, stax
 from ntk_equiv.ensembles._batches import batches_of
 from ntk_equiv.ensembles._layout import layout_of
 from ntk_equiv.ensembles._loop import Task
@@ -43,7 +45,7 @@ def alone():
 
 
 def assert_same(found, alone):
-    for name in ("first", "second", "predictions", "records", "losses"):
+    for name in ("first", "second", "predictions", "records", "losses", "images", "filters"):
         assert_close(found[name], alone[name], ROUNDING)
 
 
@@ -77,6 +79,34 @@ def test_chunks_leave_room_and_are_equal():
     assert layout_of(100, bytes_each=2**10).chunk == 8
     assert layout_of(100, bytes_each=2**20).chunk == 1
     assert layout_of(5, chunk=2).padded == 6
+
+
+class Convolving(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.max_pool(nn.relu(nn.Conv(2, (3, 3), param_dtype=x.dtype)(x)), (2, 2), (2, 2))
+        return nn.Dense(10, param_dtype=x.dtype)(x.reshape(len(x), -1))
+
+
+@pytest.mark.parametrize(
+    ("module", "stepwise"),
+    [
+        (Convolving(), True),
+        (lambda rngs: nnx.Sequential(nnx.Conv(1, 2, (3, 3), rngs=rngs), jnp.ravel), True),
+        (nn.vmap(Convolving, variable_axes={"params": None}, split_rngs={"params": False}, in_axes=0)(), True),
+        (ensembles.fashion_cnn(), False),
+        (ensembles.mlp((4,), 1), False),
+        (stax.serial(stax.Conv(2, (3, 3)), stax.Relu(), stax.Flatten(), stax.Dense(1)), False),
+    ],
+    ids=["Linen", "NNX", "nested", "ours", "perceptron", "stax"],
+)
+def test_convolutions_of_xla_are_kept_out_of_loops_on_cpus(module, stepwise):
+    x = jax.ShapeDtypeStruct((2, 1, 14, 14, 1) if "Vmap" in type(module).__name__ else (2, 14, 14, 1), np.float64)
+    with jax.numpy_rank_promotion("allow"):
+        layout = ensembles.expected_layout(module, x, members=3)
+    assert layout.stepwise == stepwise
+    assert ("step by step" in repr(layout)) == stepwise
+    assert layout.chunk == (1 if stepwise else 3)
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])

@@ -9,7 +9,9 @@ import pytest
 from flax import nnx
 
 from ntk_equiv import ensembles, stax
+from ntk_equiv._convolution import convolve
 from ntk_equiv.ensembles._model import model_of
+from tests.ensembles.spread import convolved
 from tests.tolerances import assert_close
 
 RNG = np.random.default_rng(0)
@@ -101,6 +103,40 @@ def test_the_papers_networks_equal_those_of_flax(ours, flax, size, wrapped):
         assert_close(a, b)
 
 
+IMAGES = RNG.normal(size=(5, 3, 3, 1))
+FILTERS = lambda key, x: jax.random.uniform(key, (2, 2, 1, 2), x.dtype)  # noqa: E731
+STEPWISE = (FILTERS, convolved)
+COMPILED = (FILTERS, lambda filters, x: jnp.tanh(convolve(x, filters, (1, 1))).sum((1, 2, 3))[:, None])
+
+
+def on_images(module, **changes):
+    settings = {"members": 3, "steps": 7, "batch_size": 2, "optimizer": optax.adam(0.1), "key": jax.random.key(0)}
+    return ensembles.train(module, (IMAGES, IMAGES[:, 0, 0]), **settings | changes)
+
+
+def test_step_by_step_training_is_that_of_the_compiled_loop():
+    stepwise, compiled = on_images(STEPWISE), on_images(COMPILED)
+    assert (stepwise.layout.stepwise, compiled.layout.stepwise) == (True, False)
+    assert_close(stepwise.params, compiled.params)
+    assert_close(stepwise.curve[1], compiled.curve[1])
+    assert_close(stepwise.predict(IMAGES, batch_size=3), compiled.predict(IMAGES))
+    assert_close(stepwise.subset([2, 1]).predict(IMAGES), compiled.predict(IMAGES)[2:0:-1])
+    assert_close(on_images(STEPWISE, chunk=2).params, compiled.params)
+    assert_close(on_images(STEPWISE, batch_size=None).params, on_images(COMPILED, batch_size=None).params)
+
+
+def test_step_by_step_training_is_resumed_to_the_same_bits(tmp_path):
+    def stop(predictions):
+        raise InterruptedError
+
+    folder = {"checkpoint": tmp_path, "checkpoint_every": 3, "record_at": [4]}
+    with pytest.raises(InterruptedError):
+        on_images(STEPWISE, record={"x": (IMAGES, stop)}, **folder)
+    resumed = on_images(STEPWISE, record={"x": (IMAGES, np.asarray)}, resume=True, **folder)
+    np.testing.assert_array_equal(resumed.params, on_images(STEPWISE).params)
+    assert ensembles.Run.load(tmp_path, STEPWISE).layout.stepwise
+
+
 class WithStatistics(nn.Module):
     @nn.compact
     def __call__(self, x):
@@ -123,6 +159,7 @@ class WithDropout(nnx.Module):
         (3, TypeError, "a Linen module, an NNX factory"),
         (WithStatistics(), ValueError, "batch_stats"),
         (WithDropout, ValueError, "Rng"),
+        (nn.Dropout(0.5, deterministic=False), ValueError, 'needs PRNG for "dropout". Dropout and other noise are not'),
     ],
 )
 def test_modules_that_do_not_fit_are_refused(module, error, message):

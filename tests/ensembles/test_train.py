@@ -151,7 +151,9 @@ def broken(key, x):
 def test_a_member_that_is_lost_is_named_and_the_others_go_on():
     lost = [member for member in range(6) if start(member)["W"][0] > 0.2]
     assert 0 < len(lost) < 6
-    with pytest.warns(RuntimeWarning, match=rf"member {lost[0]} \(step 0\).*the others go on"):
+    with pytest.warns(
+        RuntimeWarning, match=rf"member {lost[0]} \(step 0\).*the others go on. Their very first outputs"
+    ):
         run = ensembles.train((broken, apply), (X, Y), **settings(members=6))
     assert dict(run.failed) == dict.fromkeys(lost, 0)
     assert np.isnan(run.predict(X)).any((1, 2)).nonzero()[0].tolist() == lost
@@ -182,6 +184,36 @@ def test_predictions_do_not_depend_on_batches():
     assert_close(run.predict(X, batch_size=2), run.predict(X))
     with pytest.raises(ValueError, match="at least one sample"):
         run.predict(X[:0])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "message"),
+    [
+        (X.astype(np.uint8), TypeError, "float64 as in training, got uint8. .* divided by 255"),
+        (X[0], ValueError, r"\[n, 2\], got an array of shape \(2,\) .* For a single sample pass `x\[None\]`"),
+        (X[:, :1], ValueError, r"\[n, 2\], got an array of shape \(5, 1\) .* takes no other size"),
+        ([*X], TypeError, r"\[n, 2\], got a list of 5. .*`np.stack\(x\)`"),
+        ((X, Y), TypeError, "got a tuple of 2. .* labels are not part of it"),
+    ],
+)
+def test_inputs_unlike_those_of_training_are_refused(inputs, error, message):
+    run = ensembles.untrained(TANH, X, members=2, key=KEY)
+    with pytest.raises(error, match=f"`x` must be .*{message}"):
+        run.predict(inputs)
+    with pytest.raises(error, match=f"`record` must be .*{message}"):
+        ensembles.train(TANH, (X, Y), **settings(record={"inputs": inputs}))
+
+
+def test_inputs_of_any_size_are_taken_by_networks_that_do():
+    run = ensembles.untrained(
+        (init, lambda params, x: jnp.tanh(x @ params["W"]).mean(1)), X[:, None], members=2, key=KEY
+    )
+    assert_close(run.predict(np.repeat(X[:, None], 3, axis=1)), run.predict(X[:, None]))
+
+
+def test_histories_print_a_line():
+    run = ensembles.train(TANH, (X, Y), **settings(record={"x": X}))
+    assert repr(run.history) == "<losses at 1 step, records at 1 step of x>"
 
 
 def test_smaller_ensembles_scatter_as_they_should():
@@ -233,6 +265,26 @@ def test_settings_that_do_not_fit_are_refused(changes, error, message):
 def test_data_that_do_not_fit_are_refused(data, message):
     with pytest.raises(ValueError, match=message):
         ensembles.train(TANH, data, **settings())
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array([-1, 1, 1, -1, 1]), "whole numbers from 0 to 1, got labels from -1 to 1"),
+        (np.array([0, 1, 2, 0, 1]), "whole numbers from 0 to 1, got labels from 0 to 2"),
+        (np.array([[-1.0, 1.0]] * 5), "positive and add up to 1, got entries down to -1"),
+        (np.array([[1.0, 1.0]] * 5), "positive and add up to 1, got entries down to 1 and sums from 2 to 2"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(labels, message):
+    two = (init, lambda params, x: apply(params, x) * jnp.array([[1.0, -1.0]]))
+    with pytest.raises(ValueError, match=f"`y` must be .*{message}"):
+        ensembles.train(two, (X, labels), **settings(loss="cross_entropy"))
+
+
+def test_labels_whose_squares_overflow_are_refused():
+    with pytest.raises(ValueError, match=r"`y` must be below 1.8e\+19, whose square float32 can hold, got labels"):
+        ensembles.train(TANH, (X.astype(np.float32), np.full((5, 1), 1e30, np.float32)), **settings())
 
 
 def test_one_channel_need_not_have_an_axis():

@@ -4,6 +4,7 @@ import contextlib
 import io
 import shlex
 import tempfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,12 @@ TEXT = Path(FOLDER.name) / "notes.npz"
 TEXT.write_text("no archive")
 LABELS = Path(FOLDER.name) / "labels.npz"
 np.savez(LABELS, y=np.arange(6.0))
+LINKED = Path(FOLDER.name) / "linked"
+LINKED.mkdir()
+(LINKED / "plan.json").symlink_to(LINKED / "nowhere.json")
+HUGE = Path(FOLDER.name) / "huge.npz"
+with zipfile.ZipFile(HUGE, "w") as archive, archive.open("x.npy", "w") as content:
+    np.lib.format.write_array_header_1_0(content, {"descr": "<f8", "fortran_order": False, "shape": (10**7, 10**7)})
 
 COMMANDS = {
     "": "COMMAND",
@@ -45,7 +52,13 @@ COMMANDS = {
     "plan DATA --group C4 --action regular --w-std nan": "--w-std",
     "plan DATA --group C4 --action regular --seed -1": "--seed",
     "plan DATA --group C4 --action regular --max-points 0": "--max-points",
+    "plan DATA --group C4 --action regular --minutes 0": "--minutes",
+    "plan DATA --group C4 --action regular --minutes nan": "--minutes",
+    "plan DATA --group C4 --action regular --samples 20": "--samples",
+    "plan DATA --group C4 --action regular --class-names a b": "--class-names",
     "plan DATA --group C4 --action regular --out DATA": "--out",
+    "plan DATA --group C4 --action regular --out LINKED": "plan.json",
+    "plan HUGE --group C4 --action regular": "its header says",
     "info --members 0": "--members",
     "info --width 0": "--width",
     "info --layers -1": "--layers",
@@ -57,7 +70,7 @@ COMMANDS = {
 
 def fault(command: str, mentioned: str) -> str | None:
     """What is wrong with the answer to a wrong command line, if something is."""
-    files = {"DATA": str(DATA), "TEXT": str(TEXT), "LABELS": str(LABELS)}
+    files = {name: str(globals()[name]) for name in ("DATA", "TEXT", "LABELS", "LINKED", "HUGE")}
     words = [files.get(word, word) for word in shlex.split(command)]
     with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):
         code = cli.main(words)

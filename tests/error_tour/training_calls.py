@@ -1,5 +1,6 @@
 """Wrong calls of `ensembles`, the trainer, and the argument that the answer must name."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -11,8 +12,10 @@ X, Y = jnp.array([[1.0, 2.0, 4.0], [0.0, 1.0, 5.0]]), jnp.array([1.0, -1.0])
 REGULAR = reps.regular(groups.cyclic(3))
 DATA, AUGMENTED = (X, Y), augment(X, Y, REGULAR)
 NET = stax.serial(stax.Dense(4), stax.Relu(), stax.Dense(1))
+TWO = stax.serial(stax.Dense(4), stax.Relu(), stax.Dense(2))
 SETTINGS = {"members": 2, "steps": 1, "optimizer": optax.sgd(0.1), "key": KEY}
 RUN = ensembles.untrained(NET, X, members=2, key=KEY)
+NOISY = nn.Sequential([nn.Dense(4), nn.Dropout(0.5, deterministic=False), nn.Dense(1)])
 ENS = InfiniteEnsemble(NET.kernel_fn, DATA, filters.gradient_descent(0.1), reduction="mean")
 
 
@@ -28,6 +31,8 @@ CALLS = {
     "train(DATA, NET)": "train",
     "train(NET.kernel_fn)": "module",
     "train(stax.serial(stax.Dense(4), stax.Dense(3)))": "module",
+    "train(NOISY)": "module",
+    "ensembles.untrained(NOISY, X, members=2, key=KEY)": "module",
     "train(data=X)": "train",
     "train(data=None)": "train",
     "train(data='mnist')": "train",
@@ -53,6 +58,8 @@ CALLS = {
     "train(optimizer='sgd')": "optimizer",
     "train(optimizer=optax.sgd)": "optimizer",
     "train(optimizer=None)": "optimizer",
+    "train(optimizer=optax.lookahead(optax.sgd(0.1), 5, 0.5))": "optimizer",
+    "train(optimizer=optax.masked(optax.sgd(0.1), {'weights': True}))": "optimizer",
     "train(key=0)": "key",
     "train(key=None)": "key",
     "train(key=jax.random.split(KEY, 2))": "key",
@@ -61,6 +68,10 @@ CALLS = {
     "train(loss=['mse'])": "loss",
     "train(loss='cross_entropy')": "y",
     "train(loss=lambda f, y: 0.0)": "loss",
+    "train(TWO, (X, jnp.array([-1, 1])), loss='cross_entropy')": "y",
+    "train(TWO, (X, jnp.array([1, 2])), loss='cross_entropy')": "y",
+    "train(TWO, (X, jnp.array([[-1.0, 1.0], [1.0, -1.0]])), loss='cross_entropy')": "y",
+    "train(data=(X, 1e30 * Y.astype('float32')))": "y",
     "train(reduction='max')": "reduction",
     "train(reduction=None)": "reduction",
     "train(batch_size=0)": "batch_size",
@@ -70,7 +81,9 @@ CALLS = {
     "train(augmentation='random')": "train",
     "train(record=X)": "record",
     "train(record={'test': 'x'})": "record",
-    "train(record={'test': X[:, :2]})": "x",
+    "train(record={'test': X[:, :2]})": "record",
+    "train(record={'test': X[0]})": "record",
+    "train(record={'test': X.astype('uint8')})": "record",
     "train(record={'test': X}, record_at=5)": "record_at",
     "train(record={'test': X}, record_at=[9])": "record_at",
     "train(layout='fast')": "layout",
@@ -121,6 +134,13 @@ CALLS = {
     # what was trained
     "RUN.predict(X[:, :2])": "x",
     "RUN.predict('x')": "x",
+    "RUN.predict(X[0])": "x",
+    "RUN.predict([*X])": "x",
+    "RUN.predict(X.tolist())": "x",
+    "RUN.predict(DATA)": "x",
+    "RUN.predict(X.astype('uint8'))": "x",
+    "RUN.mean(X.astype('uint8'))": "x",
+    "RUN.bootstrap(X[0], sizes=[1], draws=2, key=KEY)": "x",
     "RUN.predict(None)": "x",
     "RUN.predict(X, batch_size=0)": "batch_size",
     "RUN.mean(3.0)": "x",

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+import scipy.stats
 
-from ntk_equiv import InfiniteEnsemble, augment, ensemble_cov, ensemble_mean, filters, groups, reps, stax
+from ntk_equiv import InfiniteEnsemble, augment, ensemble_cov, ensemble_mean, filters, gram, groups, reps, stax
 from ntk_equiv.infinite import RankWarning, ReductionWarning, haar_limit
 from tests.tolerances import REDUCTION, assert_close, assert_mean
 
@@ -30,7 +31,7 @@ def test_only_what_the_labels_contain_is_decomposed():
     assert {number: block.nngp for number, block in fresh._fit.blocks.items()} == {0: None}
     # Labels that take all values: the two real irreps, and one of the conjugate pair.
     vector = InfiniteEnsemble(KERNEL_FN, augment(X, Y2, SHIFTS, SHIFTS))
-    assert [block.values.shape for block in vector._fit.blocks.values()] == [(3,)] * 3
+    assert [block.basis.values.shape for block in vector._fit.blocks.values()] == [(3,)] * 3
 
 
 def test_one_time_is_a_row_of_many():
@@ -205,6 +206,70 @@ def test_dense_says_why():
         InfiniteEnsemble(KERNEL_FN, (X, Y))
 
 
+BLANK = jnp.zeros((2, 5, 5, 1))
+SYMMETRIC = jnp.stack([jnp.outer(jnp.array([1.0, 2.0, 3.0, 2.0, 1.0]), jnp.array([1.0, 2.0, 3.0, 2.0, 1.0]))] * 2)
+
+
+@pytest.mark.parametrize("first", [BLANK, SYMMETRIC[..., None]], ids=["blank", "symmetric"])
+@pytest.mark.parametrize("places", [slice(0, 2), slice(2, 4), slice(0, 3, 2)], ids=["first", "last", "mixed"])
+def test_samples_without_features_do_not_hide_a_broken_symmetry(first, places):
+    images = jnp.asarray(np.random.default_rng(0).standard_normal((4, 5, 5, 1))).at[places].set(first)
+    train = augment(images, jnp.array([1.0, -1.0, 0.5, 2.0]), reps.rot90(groups.cyclic(4)))
+    respectful, broken = (
+        stax.serial(stax.Conv(8, (3, 3), padding="SAME"), stax.Relu(), pool, stax.Flatten(), stax.Dense(1))
+        for pool in (stax.Identity(), stax.AvgPool((2, 2), (2, 2)))  # 5 is odd: the second drops a row and a column
+    )
+    assert InfiniteEnsemble(respectful, train).method == "reduced"
+    with pytest.warns(ReductionWarning, match="does not transform"):
+        ens = InfiniteEnsemble(broken, train)
+    x = images[::-1] + 0.3
+    assert_close(ens.mean(x, 2.0), InfiniteEnsemble(broken, train, method="dense").mean(x, 2.0))
+
+
+def test_samples_at_several_times_are_trajectories(key):
+    times = jnp.array([0.0, 0.7, INF])
+    drawn = ENS.sample(key, X_TEST, times, 4000)
+    assert drawn.shape == (3, 4000, 5)
+    for members, t in zip(drawn, times, strict=True):
+        assert_mean(members, ENS.mean(X_TEST, t))
+    # By the definition: all times start from one function, drawn from the prior on test and training samples.
+    K, theta = (np.asarray(kernel) for kernel in gram(KERNEL_FN, jnp.concatenate([X_TEST, TRAIN.x])))
+    weights = []
+    for t in times:
+        values, vectors = np.linalg.eigh(theta[5:, 5:])
+        A = theta[:5, 5:] @ (vectors * -np.expm1(-values * t) / values) @ vectors.T
+        weights.append(np.concatenate([np.eye(5), -A], axis=1))
+    crossed = np.asarray([drawn[0, :, 0] - drawn[0, :, 0].mean(), drawn[1, :, 0] - drawn[1, :, 0].mean()])
+    assert_mean(crossed[0] * crossed[1], (weights[0] @ K @ weights[1].T)[0, 0])
+
+
+def test_the_likelihood_of_the_labels():
+    for train in (TRAIN, augment(X, Y2, SHIFTS, SHIFTS)):
+        ens = InfiniteEnsemble(KERNEL_FN, train)
+        K = np.asarray(gram(KERNEL_FN, train.x, None, "nngp")) + 0.2 * np.eye(train.size)
+        labels = np.asarray(train.y).reshape(train.size, -1)
+        expected = sum(scipy.stats.multivariate_normal(cov=K).logpdf(column) for column in labels.T)
+        np.testing.assert_allclose(ens.log_marginal_likelihood(noise=0.2), expected, rtol=1e-10)
+
+
+def test_a_network_stands_for_its_kernels():
+    net = stax.serial(stax.Dense(1, 1.4, 0.3), stax.Relu(), stax.Dense(1, 1.2, 0.1))
+    assert_close(ensemble_mean(net, TRAIN, X_TEST, 1.0), ENS.mean(X_TEST, 1.0))
+
+
+@pytest.mark.parametrize("filter", [filters.ridge(0.3), filters.converged()])
+def test_inverses_and_eigenvalues_give_the_same_law(filter):
+    """At the end of training a Cholesky factor is enough; after the eigenvalues were asked for, they are used."""
+    ens = InfiniteEnsemble(KERNEL_FN, augment(X, Y2, SHIFTS, SHIFTS), filter)
+    asked = lambda: (ens.mean(X_TEST), ens.cov(X_TEST), ens.var(X_TEST), ens.coefficients(), ens.cov(X_TEST, x2=X + 1))  # noqa: E731
+    inverses = asked()
+    assert ens.rank == 12
+    for one, other in zip(inverses, asked(), strict=True):
+        assert_close(one, other, REDUCTION)
+    again = jax.jit(lambda ens: ens.mean(X_TEST))(InfiniteEnsemble(KERNEL_FN, ens.train, filter))
+    assert_close(again, inverses[0], REDUCTION)
+
+
 def test_single_precision_says_what_it_cannot_resolve():
     # Two points so close that their difference is below the precision.
     x = jnp.array([[1.0, 2.0, 0.5, 0.1], [1.0, 2.0, 0.5, 0.1001]], jnp.float32)
@@ -240,7 +305,14 @@ WRONG = {
     ),
     "f0": (lambda: ENS.mean(X_TEST, 1.0, f0=lambda x: x), "`f0` must be"),
     "no members": (lambda: ENS.sample(jax.random.key(0), X_TEST, 1.0, 0), "positive integer"),
-    "several times": (lambda: ENS.sample(jax.random.key(0), X_TEST, TIMES, 2), "single time"),
+    "oscillating for ever": (
+        lambda: InfiniteEnsemble(KERNEL_FN, TRAIN, filters.gradient_descent(2 / float(ENS.spectrum[-1]))).mean(X, INF),
+        "below .* for t = inf",
+    ),
+    "singular likelihood": (
+        lambda: InfiniteEnsemble(KERNEL_FN, (jnp.stack([X[0], X[0]]), Y[:2])).log_marginal_likelihood(noise=0.0),
+        "positive for a singular Gram matrix",
+    ),
     "test labels": (lambda: ENS.expected_mse(X_TEST, Y, 1.0), "`y` must be labels of shape"),
     "no classes": (lambda: ENS.expected_accuracy(jax.random.key(0), X_TEST, X_TEST[:, 0], 1.0), "two channels"),
     "diagonal of two sets": (
@@ -250,6 +322,10 @@ WRONG = {
     "traced auto": (
         lambda: jax.jit(lambda x: InfiniteEnsemble(KERNEL_FN, augment(x, Y, SHIFTS)).mean(X_TEST, 1.0))(X),
         "explicit for traced data",
+    ),
+    "traced kernel": (
+        lambda: jax.grad(lambda w: InfiniteEnsemble(stax.Dense(1, w), TRAIN).mean(X_TEST, 1.0).sum())(1.0),
+        "explicit for a traced kernel",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Kernels of smooth activations are Gaussian expectations of the functions that finite networks apply."""
+"""Kernels of activations are Gaussian expectations of the functions that finite networks apply, at every scale."""
 
 import math
 
@@ -10,7 +10,8 @@ import scipy.special
 
 from ntk_equiv import stax
 from tests.architectures import arcsine_dual
-from tests.tolerances import assert_close
+from tests.oracles import duals
+from tests.tolerances import ROUNDING, assert_close
 
 ACTIVATIONS = {
     "gaussian": stax.Gaussian(1.3, -0.4),
@@ -83,3 +84,58 @@ def test_constants_of_double_precision_leave_kernels_in_single(activation):
     kernel = stax.serial(stax.Dense(1), activation, stax.Dense(1)).kernel_fn(x)
     assert kernel.nngp.dtype == kernel.ntk.dtype == jnp.float32
     assert_close(kernel.ntk, 2 * x @ x.T, {"float32": 1e-5})
+
+
+DTYPES = [np.float32, np.float64]
+EXPONENTS = (-20, -15, -10, -6, -3, 0, 2, 4, 8, 10, 15, 18, 20)
+
+
+def hostile_pairs(dtype):
+    """Pairs of samples at all scales: the same twice, apart, opposite, parallel, one zero, and both far from 1."""
+    u, v = np.array([0.9, -0.4, 1.3]), np.array([0.2, -0.7, 0.4])
+    pairs = []
+    for exponent in EXPONENTS:
+        x, y = (dtype(10.0**exponent) * z.astype(dtype) for z in (u, v))
+        inverse = dtype(10.0**-exponent) * v.astype(dtype)
+        pairs += [(x, x), (x, y), (x, -x), (x, 2 * x), (x, 0 * x), (x, inverse)]
+    return pairs
+
+
+def excess(actual, exact, diagonals, largest, dtype):
+    """By how much an entry is off, in units of what it may be; infinite if it is no number though it should be.
+
+    Errors are relative to the entry, for opposite samples to the roots of both diagonal entries. Exponents, and
+    powers, magnify the rounding of their arguments.
+    """
+    numbers = np.finfo(dtype)
+    if not np.isfinite(actual):
+        return 0.0 if largest > float(numbers.max) / 8 else np.inf
+    opposite = exact < 0 or diagonals[0] == diagonals[1]
+    scale = max(abs(exact), duals.mp.sqrt(abs(diagonals[0] * diagonals[1])) if opposite else 0)
+    allowed = ROUNDING[numbers.dtype.name] * (1 + abs(duals.mp.log(abs(exact))) if exact else 1)
+    return float(abs(duals.mp.mpf(float(actual)) - exact) / (allowed * scale + 8 * float(numbers.tiny)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", duals.DUALS)
+def test_kernels_keep_their_relative_precision_at_every_scale(name, dtype):
+    """Against 150 digits; no entry is infinite or NaN unless a kernel of the network is too large for a number."""
+    activation, dual = duals.DUALS[name]
+    pairs = hostile_pairs(dtype)
+    left, right = (jnp.asarray(np.stack(side)) for side in zip(*pairs, strict=True))
+    results = stax.serial(stax.Dense(1), activation, stax.Dense(1)).kernel_fn(left, right)
+    for i, (x, y) in enumerate(pairs):
+        *exact, largest = duals.kernels(dual, x, y, depth=1)
+        alone = [duals.kernels(dual, z, z, depth=1) for z in (x, y)]
+        for kind in range(2):
+            diagonals = alone[0][kind], alone[1][kind]
+            off = excess(results[kind][i, i], exact[kind], diagonals, largest, dtype)
+            assert off <= 1, (x, y, ("nngp", "ntk")[kind], results[kind][i, i], float(exact[kind]), off)
+
+
+def test_lost_precision_would_be_noticed():
+    numbers = {"diagonals": (1.0, 2.0), "largest": 1.0, "dtype": np.float32}
+    assert excess(0.5, 0.5, **numbers) == 0
+    assert excess(0.50001, 0.5, **numbers) > 1
+    assert excess(np.nan, 0.5, **numbers) == np.inf
+    assert excess(np.inf, 0.5, **(numbers | {"largest": 1e39})) == 0

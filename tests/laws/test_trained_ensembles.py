@@ -90,28 +90,83 @@ def test_metrics_see_the_ensemble_as_more_invariant_than_its_members(wide):
     assert found.ensemble < found.members.min()
 
 
-ADAM_UPDATES = [-0.5, 0.2, -0.1, -0.4]
-
-
 @pytest.mark.parametrize(
     ("changes", "filter", "message"),
     [
         ({"reduction": "sum"}, None, "reduction 'sum', the infinite ensemble 'mean'"),
-        ({"optimizer": [-0.5, 0.25, -0.125, -1.0]}, None, r"rate and momentum \(0.5, 0.0\)"),
-        ({"optimizer": ADAM_UPDATES}, None, "not gradient descent"),
+        ({"rate and momentum": [0.5, 0.0]}, None, r"rate and momentum \(0.5, 0.0\)"),
+        ({"rate and momentum": [1e-6, 0.0]}, filters.gradient_descent(9e-6), r"infinite ensemble \(9e-06, 0.0\)"),
+        ({"rate and momentum": None}, None, "not gradient descent, at one rate for all parameters and steps"),
         ({"batch_size": 4}, None, "saw batches"),
         ({"augmentation": "random"}, None, "saw batches"),
-        ({"loss": "huber_loss"}, None, "the run has loss 'huber_loss'"),
+        ({"loss": "cross_entropy"}, None, "the run has loss 'cross_entropy'"),
+        ({"loss": {"name": "mse", "values": [1.0]}}, None, "the run has loss 'the function mse'"),
         ({"data": "0123"}, None, "different data"),
         ({}, filters.ridge(1.0), "the infinite ensemble by Ridge"),
         ({}, filters.momentum(RATE, 0.5), r"infinite ensemble \(1.0, 0.5\)"),
     ],
 )
 def test_what_was_not_trained_alike_is_not_compared(wide, ens, changes, filter, message):
-    run = dataclasses.replace(wide, configuration=wide.configuration | changes)
+    run = dataclasses.replace(wide, configuration={**wide.configuration, **changes})
     theory = types.SimpleNamespace(mean=None, var=None, reduction="mean", filter=filter or ens.filter, train=ens.train)
     with pytest.raises(ValueError, match=message):
         ensembles.compare_with_theory(run, theory, ORBITS)
+
+
+def _only_first(params):
+    """A mask of the first layer alone."""
+    return [jax.tree.map(lambda _, number=number: number == 0, layer) for number, layer in enumerate(params)]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.sgd(optax.piecewise_constant_schedule(RATE, {STEPS - 1: 0.1})),
+        optax.chain(optax.sgd(RATE), optax.masked(optax.set_to_zero(), _only_first)),
+    ],
+    ids=["a rate that falls at the last step", "a layer that stands still"],
+)
+def test_what_is_almost_gradient_descent_is_not_compared(ens, optimizer):
+    settings = {"members": 2, "steps": STEPS, "key": jax.random.key(0)}
+    run = ensembles.train(network(8), augment(X, Y, C4), optimizer=optimizer, **settings)
+    with pytest.raises(ValueError, match="not gradient descent, at one rate for all parameters and steps"):
+        ensembles.compare_with_theory(run, ens, ORBITS)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-15, 1e15, 1e30])
+def test_the_comparison_is_linear_in_the_scale_of_outputs(scale):
+    """With labels and initial outputs c times as large everything is, in single precision, and nothing overflows."""
+    x, y = X.astype(np.float32), Y.astype(np.float32)
+
+    def compared(c):
+        c = np.float32(c)
+        line = (lambda key, x: c * jax.random.normal(key, (2, 1), np.float32), lambda w, x: x @ w)
+        run = ensembles.untrained(line, x, members=16, key=jax.random.key(0))
+        theory = types.SimpleNamespace(
+            reduction="mean",
+            filter=None,
+            mean=lambda x, t: c * y,
+            var=lambda x, t: np.float64(c) ** 2 * (x**2).sum(1),
+        )
+        return ensembles.compare_with_theory(run, theory, x)
+
+    found, one = compared(scale), compared(1.0)
+    for a, b, power in ((found.mean, one.mean, 1), (found.var, one.var, 2)):
+        for name in ("observed", "predicted", "error"):
+            np.testing.assert_allclose(getattr(a, name) / scale**power, getattr(b, name), rtol=1e-4)
+        np.testing.assert_allclose(a.standardized, b.standardized, rtol=1e-4)
+        assert abs(a.overall / b.overall - 1) < 1e-4
+    assert found.holds(5) == one.holds(5)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-10, 1e15])
+def test_training_is_linear_in_the_scale_of_labels(scale):
+    """Networks that begin with 0 and are linear in their parameters predict c times as much for c times the labels."""
+    x, y = X.astype(np.float32), Y.astype(np.float32)
+    line = (lambda key, x: np.zeros((2, 1), np.float32), lambda w, x: x @ w)
+    settings = {"members": 1, "steps": 20, "optimizer": optax.sgd(0.5), "key": jax.random.key(0)}
+    found, one = (ensembles.train(line, (x, np.float32(c) * y), **settings).predict(x) for c in (scale, 1.0))
+    np.testing.assert_allclose(found / np.float32(scale), one, rtol=1e-5)
 
 
 def test_other_times_and_single_members_are_not_compared(wide, ens):

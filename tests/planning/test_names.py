@@ -95,7 +95,7 @@ def test_rotations_by_interpolation_say_that_they_are_not_exact():
     ],
 )
 def test_a_group_that_does_not_fit_is_refused_with_what_would(name, group, shape, advice):
-    with pytest.raises(ValueError, match=r"an action of .* on points of shape") as caught:
+    with pytest.raises(ValueError, match=r"an action of .* on samples of shape") as caught:
         planning.named_action(name, planning.named_group(group), shape)
     assert advice in str(caught.value)
     assert caught.value.argument == "action"
@@ -150,7 +150,7 @@ def test_unknown_networks_are_refused_with_what_there_is(name):
 
 
 def test_convolutions_of_vectors_and_bad_spreads_are_refused():
-    with pytest.raises(ValueError, match="an mlp for points of shape"):
+    with pytest.raises(ValueError, match="an mlp for samples of shape"):
         planning.named_network("cnn:relu:2", (4,))
     with pytest.raises(ValueError, match="`w_std` must be positive"):
         planning.named_network("mlp:relu:2", (4,), w_std=0.0)

@@ -1,6 +1,8 @@
 """Plans: their numbers against NumPy and against the library asked directly, and what is written."""
 
+import base64
 import dataclasses
+import io
 import json
 import re
 from html.parser import HTMLParser
@@ -10,8 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
-from ntk_equiv import InfiniteEnsemble, augment, bounds, filters, groups, planning, reps
+from ntk_equiv import InfiniteEnsemble, augment, bounds, filters, groups, planning, reps, stax
+from ntk_equiv.planning._pictures import thumbnails
 from ntk_equiv.planning._questions import best_time
 from ntk_equiv.planning._scope import ensemble_notes
 from tests.planning.problems import IMAGES, SETTINGS, VECTORS
@@ -99,7 +103,7 @@ def test_plans_without_test_labels_are_silent_about_errors(found):
     assert plain.test is plain.baseline is plain.points.error is None
     assert plain.points.orbit_members.tolist() == found.points.orbit_members.tolist()
     assert "unknown" in plain.table()
-    assert any("no labels for the test points" in note for note in plain.notes)
+    assert any("no labels for the test samples" in note for note in plain.notes)
     assert plain.figure("errors").axes[0].get_legend() is not None
 
 
@@ -122,9 +126,61 @@ def test_classes_are_told_with_accuracies_and_orbits(approximate):
     assert approximate.problem["classes"] == ["dark", "light"]
     assert ((points.same_one >= 1) & (points.same_many <= 8)).all()
     assert points.same_one.mean() < points.same_many.mean()
-    assert accuracy.infinite == accuracy.over_time[list(approximate.times).index(approximate.t)]
+    assert accuracy.infinite[0] == accuracy.over_time[list(approximate.times).index(approximate.t)]
     assert accuracy.one[0] <= accuracy.many[0] <= 1
     assert "same class, of 8" in approximate.table()
+    # Three test samples, of which all or two are classified rightly: the error of such a test set is large.
+    right = np.isclose(points.label, points.predicted)
+    assert_close(accuracy.infinite, np.array([right.mean(), 0.0, np.std(right, ddof=1) / 3**0.5]), REDUCTION)
+    assert accuracy.one[1] < 0.02
+    assert [approximate.problem["classes"][label] for label in points.label] == IMAGES[3].tolist()
+
+
+def test_standard_errors_are_those_of_the_test_set(found, ensemble):
+    x_test, y_test = VECTORS[2:]
+    mean, variance = (np.asarray(part(jnp.asarray(x_test), found.t)) for part in (ensemble.mean, ensemble.var))
+    at = list(found.times).index(found.t)
+    for members in (np.inf, 7, 1):
+        each = (mean - y_test) ** 2 + variance / members
+        assert_close(found.test.standard_error(members)[at], np.std(each, ddof=1) / 3**0.5, REDUCTION)
+        assert_close(found.test.of(members)[at], each.mean(), REDUCTION)
+    on_train = np.asarray(ensemble.mean(jnp.asarray(VECTORS[0]), found.times[0]))
+    assert_close(found.train.infinite[0], np.mean((on_train - VECTORS[1]) ** 2), REDUCTION)
+    assert np.isnan(found.train.standard_error()).all()
+
+
+@pytest.mark.parametrize(
+    ("t", "words"),
+    [
+        (10.0, "10 steps of full-batch gradient descent at a rate of 1;"),
+        (1e3, "60 steps of full-batch gradient descent at a rate of 16.7;"),
+        (0.0, "not at all, t = 0"),
+        (np.inf, "to the end, t = ∞"),
+    ],
+)
+def test_steps_times_rate_is_the_training_time(found, t, words):
+    """Steps never lead beyond t, and they are no longer than half of the largest that is stable."""
+    settings = {**found.settings, "learning_rate": 1.0, "at": t}
+    zeros = planning.Errors(np.zeros(1), np.zeros(1))
+    changed = {"times": np.array([t]), "train": zeros, "test": None, "accuracy": None}
+    asked = dataclasses.replace(found, t=t, stable_rate=33.5, settings=settings, **changed)
+    assert words in " ".join(asked.table().split())
+
+
+def test_samples_that_the_group_leaves_as_they_are_do_not_hide_what_the_network_respects():
+    """Blank images say nothing about a strided convolution that breaks the symmetry, wherever they stand."""
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(size=(9, 4, 4, 1)), rng.normal(size=9)
+    x[:5] = 0
+    net = stax.serial(stax.Conv(8, (3, 3), (2, 2)), stax.Relu(), stax.Flatten(), stax.Dense(1))
+    settings = {"x_test": x[5:], "y_test": y[5:], "group": "C4", "action": "rot90", "times": [1, 10], "samples": 300}
+    broken = planning.plan(x, y, arch=net, **settings)
+    assert broken.problem["method"] == "dense"
+    assert broken.violation > 1e-3
+    kept = planning.plan(x, y, arch="cnn:relu:1", **settings)
+    assert kept.problem["method"] == "reduced"
+    blank = planning.plan(0 * x, y, arch="cnn:relu:1", **{**settings, "x_test": 0 * x[5:]})
+    assert np.isfinite(blank.points.orbit_one).all()
 
 
 def test_single_precision_is_warned_of():
@@ -149,7 +205,7 @@ def test_plans_come_back_from_json(name, request, tmp_path):
     assert content["settings"]["group"] == plan.settings["group"]
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", "no", '{"format": 2}', '{"format": 1}'])
+@pytest.mark.parametrize("content", ["{}", "[]", "no", '{"format": 2}', '{"format": 1}', '{"format": 3}'])
 def test_other_files_are_refused(content, tmp_path):
     (tmp_path / "plan.json").write_text(content)
     with pytest.raises(ValueError, match="must be a plan"):
@@ -186,11 +242,13 @@ def test_the_report_is_one_page_that_loads_nothing(name, request, tmp_path):
     page = Page(text)
     headings = re.findall(r"<h2>(.*?)</h2>", text)
     assert headings == [
-        "In short", "Errors against training time", "Members needed", "How invariant", "Worst test points",
-        "Where this holds", "Settings and conventions", "Versions",
+        *(["Warnings"] if any(note.startswith("WARNING") for note in plan.notes) else []),
+        "In short", "Errors against training time", "Members needed", "How invariant", "Worst test samples",
+        "Where this holds", "Settings and conventions", "Data, date and versions",
     ]  # fmt: skip
     assert sorted(page.ids) == sorted(heading.lower().replace(" ", "-") for heading in headings)
-    assert sum(target.startswith("data:image/png;base64,") for target in page.targets) == 3
+    pictures = [target for target in page.targets if target.startswith("data:image/png;base64,")]
+    assert len(pictures) == 3 + len(plan.pictures)
     assert {target for target in page.targets if not target.startswith("data:image/png;base64,")} == {
         f"#{name}" for name in page.ids
     }
@@ -200,6 +258,30 @@ def test_the_report_is_one_page_that_loads_nothing(name, request, tmp_path):
     assert "@media print" in text
     for note in plan.notes:
         assert note.removeprefix("WARNING: ")[1:] in page.text
+
+
+def test_worst_images_are_shown_with_their_classes_and_where_the_plan_is_from_is_told(approximate, tmp_path):
+    assert len(approximate.pictures) == len(approximate.points.worst()) == 3
+    with Image.open(io.BytesIO(base64.b64decode(approximate.pictures[0]))) as picture:
+        shown = np.asarray(picture)
+    worst = IMAGES[2][approximate.points.worst(1)[0], ..., 0]
+    np.testing.assert_allclose(shown / 255, (worst - IMAGES[2].min()) / np.ptp(IMAGES[2]), atol=0.003)
+    named = dataclasses.replace(
+        approximate, origin={**approximate.origin, "data": "mine.npz", "command": "ntk-equiv plan"}
+    )
+    text = named.report(tmp_path / "plan.html", figures=False).read_text(encoding="utf-8")
+    for words in ("mine.npz", "ntk-equiv plan", approximate.origin["date"], "<td>light</td>", "were expected"):
+        assert words in text, words
+    assert text.index("<h2>Warnings</h2>") < text.index("<h2>In short</h2>")
+    assert "Adam" in text
+
+
+@pytest.mark.parametrize("image", [np.zeros((2, 3, 1)), np.full((200, 100, 3), 7.0), np.ones((4, 4, 5)) * -1e9])
+def test_images_of_any_kind_have_a_picture(image):
+    (data,) = thumbnails(image[None])
+    with Image.open(io.BytesIO(base64.b64decode(data))) as picture:
+        assert max(picture.size) <= 64
+        assert picture.mode == ("RGB" if image.shape[-1] == 3 else "L")
 
 
 def test_names_in_the_data_are_not_taken_for_html(found, tmp_path):
@@ -224,11 +306,22 @@ def test_everything_is_written_into_one_folder_and_nothing_replaced(found, tmp_p
         found.write(tmp_path / "file" / "plan")
 
 
+def test_links_that_lead_nowhere_are_no_free_places(found, tmp_path):
+    elsewhere = tmp_path / "elsewhere.json"
+    (tmp_path / "plan").mkdir()
+    (tmp_path / "plan" / "plan.json").symlink_to(elsewhere)
+    with pytest.raises(ValueError, match=r"`out` must be a folder without a plan, got .* with plan\.json"):
+        found.write(tmp_path / "plan", figures=False)
+    found.write(tmp_path / "plan", figures=False, overwrite=True)
+    assert not elsewhere.exists()
+    assert planning.Plan.load(tmp_path / "plan" / "plan.json").t == found.t
+
+
 def test_the_figure_shows_the_numbers_of_the_plan(found):
     errors, orbits, points = found.figure().axes
     curves = {line.get_label(): line for line in errors.lines}
-    np.testing.assert_array_equal(curves["test points, infinite"].get_ydata(), found.test.infinite)
-    np.testing.assert_array_equal(curves["test points, 7 members"].get_ydata(), found.test.of(7))
+    np.testing.assert_array_equal(curves["test samples, infinite"].get_ydata(), found.test.infinite)
+    np.testing.assert_array_equal(curves["test samples, 7 members"].get_ydata(), found.test.of(7))
     np.testing.assert_array_equal(orbits.lines[0].get_ydata(), found.orbit.worst)
     np.testing.assert_array_equal(points.lines[0].get_xdata()[1:], np.sort(found.points.orbit_members))
     np.testing.assert_allclose(points.lines[0].get_ydata(), [0, 1 / 3, 2 / 3, 1])  # a single point is seen, too
@@ -253,6 +346,10 @@ def test_the_figure_shows_the_numbers_of_the_plan(found):
         ({"reduction": "max"}, "`reduction` must be one of"),
         ({"learning_rate": -1.0}, "`learning_rate` must be"),
         ({"dtype": "float16"}, "`dtype` must be one of"),
+        ({"samples": 20}, "`samples` must be enough to see what happens with probability 0.1, got 20"),
+        ({"minutes": 0}, "`minutes` must be a positive number, got 0"),
+        ({"minutes": "long"}, "`minutes` must be a positive number"),
+        ({"class_names": ["a"]}, "`class_names` must be left out for regression"),
         ({"at": -1.0}, "`at` must be a training time"),
         ({"at": float("nan")}, "`at` must be one finite"),
     ],

@@ -10,8 +10,9 @@ Y = np.arange(10.0)
 SIZES = Sizes(0.2, 1000, 100, 0)
 
 
-def problem(x=X, y=Y, x_test=None, y_test=None, *, labels="auto", images=False, sizes=SIZES):
-    return prepared(x, y, x_test, y_test, labels=labels, images=images, sizes=sizes, dtype=np.dtype(float))
+def problem(x=X, y=Y, x_test=None, y_test=None, *, labels="auto", images=False, sizes=SIZES, class_names=None):
+    read = {"labels": labels, "images": images, "sizes": sizes, "class_names": class_names}
+    return prepared(x, y, x_test, y_test, dtype=np.dtype(float), **read)
 
 
 def test_without_test_points_some_are_held_out_and_it_is_said():
@@ -20,7 +21,7 @@ def test_without_test_points_some_are_held_out_and_it_is_said():
     assert found.x_test.tolist() == X[found.index].tolist()
     assert found.y_test.tolist() == Y[found.index].tolist()
     assert sorted([*found.y, *found.y_test]) == Y.tolist()
-    assert any("2 of 10 points" in note for note in found.notes)
+    assert any("2 of 10 samples" in note for note in found.notes)
 
 
 def test_given_test_points_are_used_as_they_are():
@@ -42,7 +43,7 @@ def test_more_points_than_asked_for_are_left_out_and_it_is_said():
 def test_a_single_point_is_tested_on_itself():
     found = problem(X[:1], Y[:1])
     assert found.x_test.tolist() == found.x.tolist()
-    assert "single point" in found.notes[0]
+    assert "single sample" in found.notes[0]
 
 
 @pytest.mark.parametrize("y", [np.array([3, 7] * 5), np.array(["cat", "dog"] * 5), np.array([[3], [7]] * 5)])
@@ -52,13 +53,30 @@ def test_whole_numbers_and_text_are_classes(y):
     assert found.y[:2].tolist() == [[0.5, -0.5], [-0.5, 0.5]]
     assert found.y_test.tolist() == [[-0.5, 0.5]]
     assert "2 classes" in found.notes[0]
-    assert not any("No training point" in note for note in found.notes)
+    assert found.missing_classes() == []
 
 
 def test_classes_that_only_test_points_have_are_told():
     found = problem(y=np.array(["cat", "dog"] * 5), x_test=X[:2], y_test=np.array(["dog", "emu"]))
     assert found.classes == ("cat", "dog", "emu")
-    assert found.notes[1] == "No training point is of these classes of y_test: emu."
+    assert found.missing_classes() == ["WARNING: no training sample is of these classes: emu."]
+
+
+def test_classes_that_are_numbers_may_have_names():
+    found = problem(y=np.array([3, 1] * 5), class_names=["ant", "bee", "cat", "dog"])
+    assert found.classes == ("bee", "dog")
+
+
+def test_fewer_samples_are_drawn_from_those_there_are_and_it_is_said():
+    whole = problem(y=np.array(["cat", "dog"] * 5), x_test=X[:4], y_test=np.array(["cat"] * 4))
+    assert whole.fewer(3, 2, 0, "").notes[-1].startswith("Only 3 of 10 training and 2 of 4 test samples are used")
+    few = whole.fewer(1, 2, 0, "because.")
+    assert few.sizes == (1, 2)
+    assert few.x.tolist()[0] in X.tolist()
+    assert few.x_test.tolist() == X[few.index].tolist()
+    start = "WARNING: only 1 of 10 training and 2 of 4 test samples are used, drawn at random: because. With more"
+    assert few.notes[-1].startswith(start)
+    assert len(few.missing_classes()) == 1
 
 
 def test_whole_numbers_are_quantities_if_that_is_said():
@@ -83,8 +101,8 @@ def test_images_get_their_channel_and_bytes_are_scaled():
         ({"x": X.astype(object)}, "`x` must be an array of numbers"),
         ({"x": X[:0], "y": Y[:0]}, "`x` must be not empty"),
         ({"x": Y}, r"`x` must be of shape \[n, ...\]"),
-        ({"y": Y[:4]}, "`y` must be labels of 10 points"),
-        ({"y": np.zeros((10, 2, 2))}, "`y` must be labels of 10 points"),
+        ({"y": Y[:4]}, "`y` must be labels of 10 samples"),
+        ({"y": np.zeros((10, 2, 2))}, "`y` must be labels of 10 samples"),
         ({"y": np.zeros((10, 2), int)}, r"`y` must be classes of shape \[n\]"),
         ({"y": np.zeros(10, int)}, "`y` must be 2 classes or more, got only 0"),
         ({"y": np.full(10, "cat")}, "`y` must be 2 classes or more, got only cat"),
@@ -95,9 +113,12 @@ def test_images_get_their_channel_and_bytes_are_scaled():
         ({"x_test": X[:, :1]}, "`x_test` must be of shape"),
         ({"x": X.astype(np.uint8), "x_test": X}, "`x_test` must be of dtype uint8, as x"),
         ({"sizes": Sizes(0.5, 10, 10, -1)}, "`seed` must be 0 or more"),
-        ({"x_test": X, "y_test": Y[:3]}, "`y_test` must be labels of 10 points"),
+        ({"x_test": X, "y_test": Y[:3]}, "`y_test` must be labels of 10 samples"),
         ({"x_test": X, "y_test": np.arange(10)}, "`y_test` must be labels like those in y"),
         ({"y": np.arange(10), "x_test": X, "y_test": np.array(list("abababab01"))}, "`y_test` must be labels like"),
+        ({"class_names": ["a"]}, "`class_names` must be left out for regression"),
+        ({"y": np.array([0, 2] * 5), "class_names": ["a", "b"]}, "`class_names` must be a name for each"),
+        ({"y": np.array(["a", "b"] * 5), "class_names": ["a", "b"]}, "`class_names` must be a name for each"),
         ({"sizes": Sizes(1.5, 10, 10, 0)}, "`holdout` must be between 0 and 1"),
         ({"sizes": Sizes(0.5, 0, 10, 0)}, "`max_points` must be a positive integer"),
     ],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.ndimage
 
-from ntk_equiv import groups, reps
+from ntk_equiv import groups, reps, stax, theorems
 from ntk_equiv.stax import Graph
 from tests.tolerances import ROUNDING, assert_close
 
@@ -106,6 +106,38 @@ def test_translations_roll() -> None:
                                   np.roll(x[0, :2, :3, 0], (1, 1), axis=(0, 1)))  # fmt: skip
 
 
+def test_one_number_translates_sequences() -> None:
+    rep = reps.translations(6)
+    x = jnp.arange(24.0).reshape(1, 12, 2)
+    assert rep.group == groups.cyclic(6)
+    assert str(rep) == "<translations of cyclic(6) on sequences, any number of channels>"
+    for g in range(6):
+        np.testing.assert_array_equal(rep(g, x), jnp.roll(x, 2 * g, axis=1))
+    np.testing.assert_array_equal(rep.spatial((6,)).values(1, jnp.arange(6)), jnp.roll(jnp.arange(6), 1))
+    net = stax.serial(stax.Conv(4, (3,), padding="CIRCULAR"), stax.Relu(), stax.Flatten(), stax.Dense(1))
+    assert theorems.kernel_transformation(net.kernel_fn, rep, x / 24).holds(1e-9)
+    half = reps.restrict(rep, rep.group.subgroup([3]))
+    np.testing.assert_array_equal(half(1, x), jnp.roll(x, 6, axis=1))
+
+
+def test_nodes_have_the_permutations_of_the_group_and_are_the_former_relabel() -> None:
+    S3 = groups.symmetric(3)
+    assert reps.nodes(S3) == reps.relabel(S3, S3.permutations)
+    ring = Graph(jnp.arange(4.0)[None, :, None], jnp.roll(jnp.eye(4), 1, axis=1)[None])
+    moved = reps.translations(4)(1, ring)
+    np.testing.assert_array_equal(moved.nodes[0, :, 0], jnp.array([3.0, 0.0, 1.0, 2.0]))
+    np.testing.assert_array_equal(moved.adjacency, ring.adjacency)  # of a ring, which every translation leaves as it is
+
+
+@pytest.mark.parametrize("shape", [(3, 28, 28), (5, 1, 28, 28), (2, 3, 30, 28)])
+@pytest.mark.parametrize(
+    "rep", [reps.rot90(groups.dihedral(4)), reps.rotate(groups.cyclic(8)), reps.translations(4, 4)]
+)
+def test_images_with_channels_first_are_told_how_to_be_turned(rep, shape) -> None:
+    with pytest.raises(ValueError, match=r"channels last, got .* channels first. .*moveaxis\(x, -3, -1\)"):
+        rep(1, jnp.ones(shape))
+
+
 def test_relabelling_moves_adjacency_with_the_nodes() -> None:
     perms = [[0, 1, 2, 3], [1, 2, 3, 0], [2, 3, 0, 1], [3, 0, 1, 2]]
     rep = reps.relabel(C4, perms)
@@ -192,7 +224,10 @@ def test_grid_actions_pass_through_jit() -> None:
             lambda: reps.rot90(D4).spatial((3, 3, 4)),
             "got an axis of 4. .* on C4 one of 4, among which flips do not act",
         ),
-        (lambda: reps.rot90(C4)(1, jnp.ones((4, 4))), r"images \[..., H, W, channels\], got shape \(4, 4\)"),
+        (
+            lambda: reps.rot90(C4)(1, jnp.ones((4, 4))),
+            r"images \[..., H, W, channels\], channels last, got shape \(4, 4\)",
+        ),
         (lambda: reps.rot90(C4, reps.regular(C4))(1, jnp.ones((3, 3, 2))), "4 entries on its last axis"),
         (lambda: reps.rot90(C4, reps.regular(C2)), r"`channels` must be a representation of <cyclic\(4\)"),
         (lambda: reps.rot90(C4, reps.rot90(C4)), "`channels` must be a representation on vectors"),

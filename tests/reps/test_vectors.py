@@ -1,6 +1,7 @@
 """Representations on the last axis, and their algebra, against matrices multiplied by hand."""
 
 import itertools
+import math
 import pickle
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from ntk_equiv import groups, reps
-from tests.tolerances import ROUNDING, assert_close
+from tests.tolerances import REDUCTION, ROUNDING, assert_close
 
 C2, C3, C4, S3 = groups.cyclic(2), groups.cyclic(3), groups.cyclic(4), groups.symmetric(3)
 LETTERS = list(itertools.permutations(range(3)))
@@ -175,6 +176,37 @@ def test_continuous_group() -> None:
     assert two.homomorphism_error() < 1e-14
     assert two.is_orthogonal()
     assert two(R[0].astype(jnp.float32), x.astype(jnp.float32)).dtype == jnp.float32
+
+
+IN_NUMPY = {
+    "kron": (groups.SO2, lambda R: np.kron(np.eye(2), R), lambda R: jnp.kron(jnp.eye(2), R)),
+    "angles": (groups.SO2, lambda R: _turn(3 * math.atan2(R[1, 0], R[0, 0])), lambda R: R @ R @ R),
+    "SO(3)": (groups.SO3, lambda R: np.kron(R, R), lambda R: jnp.kron(R, R)),
+    "complex": (groups.SO2, lambda R: np.array([[R[0, 0] + 1j * R[1, 0]]]), lambda R: R[:1, :1] + 1j * R[1:, :1]),
+}
+
+
+def _turn(angle):
+    return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+
+
+@pytest.mark.parametrize("name", IN_NUMPY)
+def test_functions_of_a_matrix_may_be_written_in_numpy(name) -> None:
+    """They act, are mapped, compiled and derived along the group as those in JAX."""
+    group, in_numpy, in_jax = IN_NUMPY[name]
+    rep, same = reps.matrix(group, in_numpy), reps.matrix(group, in_jax)
+    x, elements = jnp.arange(1.0, rep.dim + 1), group.sample(jax.random.key(0), 3)
+    numbers = lambda values: np.stack([np.real(values), np.imag(values)])  # noqa: E731
+    assert_close(numbers(rep.orbit(x, elements)), numbers(same.orbit(x, elements)), ROUNDING)
+    assert_close(numbers(jax.jit(rep)(elements[0], x)), numbers(same(elements[0], x)), ROUNDING)
+    plane = jnp.zeros((group.n, group.n)).at[0, 1].set(1.0).at[1, 0].set(-1.0)
+    curve = (elements[0],), (elements[0] @ plane,)
+    slopes = (numbers(jax.jvp(lambda R, act=act: act(R, x), *curve)[1]) for act in (rep, same))
+    assert_close(*slopes, REDUCTION)
+    if name != "complex":
+        found, known = (reps.direct_sum(each, reps.dual(each)) for each in (rep, same))
+        both = jnp.concatenate([x, x])
+        assert_close(found(elements[1], both), known(elements[1], both), ROUNDING)
 
 
 def test_continuous_groups_have_the_same_algebra() -> None:
