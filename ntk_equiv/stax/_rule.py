@@ -27,7 +27,7 @@ from ntk_equiv.stax._arc import gap_of
 from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
 from ntk_equiv.stax._gap import cosine
 from ntk_equiv.stax._parameterization import NTK, Parameterization
-from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Fixed, Need, Pairs, Points, materialize, safe_sqrt
+from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Fixed, Need, Pairs, Points, aligned, materialize, safe_sqrt
 
 Trace = Any
 T = TypeVar("T")
@@ -198,7 +198,8 @@ class DualActivation(Activation):
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         on_left = jax.tree.map(pairs.on_left, left)
         on_right = jax.tree.map(pairs.on_right, right)
-        nngp, derivative = self.dual(pairs.nngp, on_left, on_right)
+        k = aligned(pairs.nngp, on_left["q"], on_right["q"])
+        nngp, derivative = self.dual(k, on_left, on_right)
         ntk = None if pairs.ntk is None else pairs.ntk * derivative
         if need.stored:
             nngp, ntk = materialize((nngp, ntk), left["q"])
@@ -269,7 +270,8 @@ class SmoothActivation(CosineActivation):
     def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
         on_left = jax.tree.map(pairs.on_left, left)
         on_right = jax.tree.map(pairs.on_right, right)
-        nngp, *slopes = self.dual(pairs.nngp, self.gap(pairs, on_left, on_right), on_left, on_right)
+        k = aligned(pairs.nngp, on_left["q"], on_right["q"])
+        nngp, *slopes = self.dual(k, self.gap(pairs, on_left, on_right), on_left, on_right)
         ntk = pairs.ntk
         if ntk is not None:
             for slope in slopes:

@@ -28,6 +28,7 @@ from jaxtyping import Float
 
 from ntk_equiv._check import refusal
 from ntk_equiv._typing import Array
+from ntk_equiv.stax._arc import SNAP
 
 
 @jax.tree_util.register_dataclass
@@ -198,6 +199,23 @@ def inverse_root(q: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """1/√q, and 0 at q = 0."""
     positive = q > 0
     return jnp.where(positive, lax.rsqrt(jnp.where(positive, q, 1)), 0)
+
+
+@jax.custom_jvp
+def aligned(k: Array, q1: Array, q2: Array) -> Array:
+    """`k`, with covariances that are ±√(q q') up to rounding made exactly so; derivatives stay as they are.
+
+    A network that drives close samples apart would otherwise magnify the rounding errors of coincident ones from layer
+    to layer, until variances and the diagonal of 𝒦 have nothing to do with each other.
+    """
+    largest = safe_sqrt(q1) * safe_sqrt(q2)
+    coincident = jnp.abs(jnp.abs(k) - largest) <= SNAP * float(jnp.finfo(k.dtype).eps) * largest
+    return jnp.where(coincident, jnp.sign(k) * largest, k)
+
+
+@aligned.defjvp
+def _aligned_jvp(primals: tuple, tangents: tuple) -> tuple:
+    return aligned(*primals), tangents[0]
 
 
 def power_of_two(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -166,6 +166,7 @@ CALLS = {
     "APPLY(X, PARAMS)": "params",
     "APPLY(None, X)": "params",
     "APPLY(PARAMS[:1], X)": "params",
+    "APPLY(PARAMS, X, mask_constant=1.0)": "mask_constant",
     # kernels
     "KERNEL(X[0])": "x1",
     "KERNEL(None)": "x1",
@@ -191,9 +192,8 @@ CALLS = {
     "KERNEL.radial(jnp.ones(2), jnp.ones(3), jnp.ones(2))": "q1, q2, cosine",
     "KERNEL.of_features(2.5)": "features",
     # Gram matrices
-    "gram(NET, X)": "kernel_fn",
+    "gram(NET[:2], X)": "kernel_fn",
     "gram(KERNEL, jnp.ones((1_000_000, 3)))": "x1",
-    "APPLY(PARAMS, X, mask_constant=1.0)": "mask_constant",
     "gram('ntk', X)": "kernel_fn",
     "gram(X, KERNEL)": "kernel_fn",
     "gram(KERNEL, X[0])": "x1",

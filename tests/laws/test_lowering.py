@@ -14,6 +14,7 @@ TURNS = reps.rot90(groups.dihedral(4))
 LABELS = jnp.ones((2, 1), jnp.float32)
 EMBEDDED = stax.GlobalSelfAttention(1, 1, 1, 1, pos_emb_type="SUM")
 ATTENTION = stax.serial(stax.Dense(1), EMBEDDED, stax.LayerNorm(), stax.Relu())
+DEEP = stax.serial(stax.Flatten(), stax.repeat(stax.serial(stax.Dense(1, 1.4, 0.1), stax.Relu()), 9))
 NETWORK = stax.serial(stax.Conv(1, (3, 3), b_std=0.1), stax.Relu(), stax.Flatten(), stax.Dense(1))
 
 
@@ -33,6 +34,7 @@ COMPUTATIONS = {
     "rotations": (reps.rotate(groups.cyclic(8)).orbit, (IMAGES,)),
     "matrices": (reps.matrix(groups.polyhedral("I")).orbit, (VECTORS,)),
     "kernels of a network": (NETWORK.kernel_fn, (IMAGES,)),
+    "kernels of a deep network": (DEEP.kernel_fn, (IMAGES,)),
     "kernels of attention": (ATTENTION.kernel_fn, (IMAGES,)),
     "infinite ensemble, dense": (ensemble("dense"), (IMAGES, LABELS)),
     "infinite ensemble, reduced": (ensemble("reduced"), (IMAGES, LABELS)),

@@ -113,3 +113,13 @@ def test_slopes_may_be_differentiated():
     step = 1e-6
     slope = (evaluate(0.2 + step) - evaluate(0.2 - step)) / (2 * step)
     np.testing.assert_allclose(jax.grad(evaluate)(0.2), slope, rtol=1e-7)
+
+
+@pytest.mark.parametrize("activation", [stax.Erf(), stax.Sin()], ids=["erf", "sin"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_chaotic_networks_keep_their_diagonals(activation, dtype):
+    """They drive samples apart, and must not take a sample and itself for two: all variances have one limit."""
+    net = stax.serial(stax.repeat(stax.serial(stax.Dense(8, 2.5, 0.1), activation), 100), stax.Dense(1))
+    variances = jnp.diagonal(gram(net.kernel_fn, VECTORS.astype(dtype), None, "nngp"))
+    assert variances.dtype == dtype
+    np.testing.assert_allclose(variances, variances[0], rtol=1e3 * float(jnp.finfo(dtype).eps))
