@@ -156,16 +156,27 @@ NETWORKS = {
     "gated": (
         lambda w: stax.serial(
             stax.Dense(w, 1.1, 0.2),
-            stax.FanOut(3),
-            stax.parallel(
-                stax.serial(stax.Gaussian(), stax.Dense(w, 1.3)),
-                stax.Polynomial([0.2, 0.5, -0.3]),
-                stax.serial(stax.Dense(w, 1.2, 0.3), stax.Relu()),
-            ),
+            stax.FanOut(2),
+            stax.parallel(stax.serial(stax.Gaussian(), stax.Dense(w, 1.3)), stax.Polynomial([0.2, 0.5, -0.3])),
             stax.FanInProd(),
             stax.Dropout(0.6),
             stax.Dense(w, 1.0, 0.1),
             stax.Rbf(0.3),
+            stax.Dense(1),
+        ),
+        arrays(3, 4),
+        128,
+        200,
+    ),
+    "product of activations": (
+        lambda w: stax.serial(
+            stax.Dense(w, 1.1, 0.2),
+            stax.FanOut(2),
+            stax.parallel(
+                stax.serial(stax.Dense(w, 1.2, 0.3), stax.Relu()),
+                stax.serial(stax.Erf(), stax.Dense(w), stax.Sigmoid_like()),
+            ),
+            stax.FanInProd(),
             stax.Dense(1),
         ),
         arrays(3, 4),
