@@ -210,6 +210,7 @@ def aligned(k: Array, q1: Array, q2: Array) -> Array:
     """
     largest = safe_sqrt(q1) * safe_sqrt(q2)
     coincident = jnp.abs(jnp.abs(k) - largest) <= SNAP * float(jnp.finfo(k.dtype).eps) * largest
+    coincident &= largest < jnp.inf  # Where a variance is too large for a number, nothing is known of the pair.
     return jnp.where(coincident, jnp.sign(k) * largest, k)
 
 

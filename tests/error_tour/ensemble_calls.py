@@ -54,7 +54,7 @@ CALLS = {
     "filters.max_learning_rate(jnp.eye(2), size=0)": "size",
     "filters.max_learning_rate(jnp.eye(2), size=1.5)": "size",
     # the ensemble: data and settings
-    "InfiniteEnsemble(NET, (X, Y))": "kernel_fn",
+    "InfiniteEnsemble(NET[:2], (X, Y))": "kernel_fn",
     "InfiniteEnsemble((X, Y), KERNEL)": "kernel_fn",
     "InfiniteEnsemble(None, (X, Y))": "kernel_fn",
     "InfiniteEnsemble(KERNEL, X)": "train",
