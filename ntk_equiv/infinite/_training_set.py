@@ -88,7 +88,8 @@ class TrainingSet:
 
     def labels(self) -> jax.Array:
         """v(g, i): labels in the frame of their element, [order, (i, p), channels]."""
-        return _framed_labels(self)
+        # Without the samples: known labels stay known if only those are traced.
+        return _framed_labels(dataclasses.replace(self, x=None))
 
     def framed(self, values: jax.Array) -> jax.Array:
         """Values at all points in the order of `points()`, in the frame of their element, as `labels()`."""
