@@ -113,9 +113,12 @@ def fitted(
             other.add(kernel, elements, factors)
     scale = jnp.max(row_sums)
     noise = noise_level(scale, diagonal, data.size, double_algebra=has_double_algebra(scale))
-    blocks = {}
+    labels, blocks = data.labels(), {}
     for number in wanted:
-        block = known[number] if number in known else _block(theta.pop(number), data, number, shift, noise)
+        block = known.get(number)
+        if block is None:
+            basis = _basis(_whole(theta.pop(number)), shift, noise)
+            block = Block(basis, labels_in(basis, data, number, labels), None)
         blocks[number] = dataclasses.replace(block, nngp=_whole(other.pop(number))) if len(get) > 1 else block
     return checked(Fit(blocks, scale, noise))
 
@@ -139,12 +142,10 @@ def _check_size(data: TrainingSet, wanted: tuple[int, ...], kernels: int) -> Non
     )
 
 
-def _block(half: jax.Array, data: TrainingSet, number: int, shift: float | None, noise: jax.Array) -> Block:
-    """The block Z + Z† of a sector with its basis, without that of 𝒦."""
-    matrix = _whole(half)
+def _basis(matrix: jax.Array, shift: float | None, noise: jax.Array) -> Basis:
+    """What functions of a block are applied with: its inverse if that is enough and exists, else its eigenbasis."""
     inverted = None if shift is None or not is_concrete(matrix) else inverse(matrix, shift, float(noise))
-    basis = inverted or decomposed(matrix)
-    return Block(basis, labels_in(basis, data, number, data.labels()), None)
+    return inverted or decomposed(matrix)
 
 
 def labels_in(basis: Basis, data: TrainingSet, number: int, labels: jax.Array) -> jax.Array:
