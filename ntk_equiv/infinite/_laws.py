@@ -31,18 +31,26 @@ MANY_TIMES = 6
 
 def mean_part(block: Block, f: Response, t: jax.Array, hat: jax.Array, channels: int) -> jax.Array:
     """A y at test samples, [T, m, c], for times t [T], from conj(û) [m, a, (b, i)] of Θ."""
-    filtered = _filtered_labels(block, f, t)
+    if isinstance(block.basis, Inverse):
+        return _inner_with_labels(hat, _filtered_labels(block, f, t), channels)
+    return _mean_in_eigenbasis(block, f, t, hat, channels)
+
+
+@partial(jax.jit, static_argnames="channels")
+def _mean_in_eigenbasis(block: Block, f: Response, t: jax.Array, hat: jax.Array, channels: int) -> jax.Array:
+    filtered = _filtered_in_eigenbasis(block, f, t)
     # The cheaper order of the product (rows) · U · (filtered labels).
     if len(t) * channels <= len(hat):
         filtered = block.basis.rows(filtered)
     else:
         hat = block.basis.coordinates(hat)
-    return _inner_with_labels(hat, filtered.reshape(len(t), hat.shape[1], channels, hat.shape[2]))
+    return _inner_with_labels(hat, filtered, channels)
 
 
-@jax.jit
-def _inner_with_labels(hat: jax.Array, filtered: jax.Array) -> jax.Array:
-    return jnp.einsum("mae,tace->tmc", hat, filtered.conj()).real
+@partial(jax.jit, static_argnames="channels")
+def _inner_with_labels(hat: jax.Array, filtered: jax.Array, channels: int) -> jax.Array:
+    apart = filtered.reshape(len(filtered), hat.shape[1], channels, hat.shape[2])
+    return jnp.einsum("mae,tace->tmc", hat, apart.conj()).real
 
 
 def train_part(sigma: jax.Array, block: Block, f: Response, t: jax.Array, channels: int) -> jax.Array:

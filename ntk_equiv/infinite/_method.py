@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv._check import is_concrete, one_of, refusal
+from ntk_equiv._gram import Guest
 from ntk_equiv._typing import Inputs, KernelFn
 from ntk_equiv.infinite._training_set import TrainingSet, reduced_set, training_set
 from ntk_equiv.orbits import AugmentedSet
@@ -52,7 +53,7 @@ def decided(method: str, kernel_fn: KernelFn, train: Any) -> tuple[TrainingSet, 
     obstacle = _structural_obstacle(train)
     if obstacle is None and known and train.n:
         probes = _probes(train)
-        known = is_concrete(kernel_fn(probes[0], None, "ntk"))
+        known = _is_known(kernel_fn, probes[0])
         if method == "auto" and not known:
             raise _traced("a traced kernel")
         obstacle = _spot_check(kernel_fn, reduced_set(train), probes) if known else None
@@ -91,6 +92,12 @@ def _structural_obstacle(train: Any) -> str | None:
     return None if grid.exact else f"{train.rep_x} interpolates on the grid of the labels"
 
 
+def _is_known(kernel_fn: KernelFn, probe: Inputs) -> bool:
+    """Whether the kernel does not depend on values that are traced; functions may hide that they do."""
+    wrapped = Guest.wrapped(kernel_fn)
+    return is_concrete(kernel_fn(probe, None, "ntk") if isinstance(wrapped, Guest) else wrapped)
+
+
 def _probes(train: AugmentedSet) -> tuple[Inputs, Inputs]:
     """Two batches of two samples each, which no element of the group leaves as they are.
 
@@ -98,12 +105,14 @@ def _probes(train: AugmentedSet) -> tuple[Inputs, Inputs]:
     non-negative where features are. Noise is for features alone: graphs keep their adjacency.
     """
     chosen = np.linspace(0, train.n - 1, 4).astype(int)
-    samples = jax.tree.map(lambda leaf: leaf[chosen], train.base_x)
+    # In NumPy: so few numbers are not worth a program for each operation.
+    samples = jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], train.base_x)
     features, *others = jax.tree.leaves(samples)
-    size = float(jnp.max(jnp.abs(features))) or 1.0
-    noise = size * np.random.default_rng(0).uniform(size=features.shape)
-    noisy = jax.tree.unflatten(jax.tree.structure(samples), [features + jnp.asarray(noise, features.dtype), *others])
-    return jax.tree.map(lambda leaf: leaf[:2], noisy), jax.tree.map(lambda leaf: leaf[2:], noisy)
+    noise = (float(np.abs(features).max()) or 1.0) * np.random.default_rng(0).uniform(size=features.shape)
+    noisy = [features + noise.astype(features.dtype), *others]
+    first, second = ([jnp.asarray(leaf[half]) for leaf in noisy] for half in (slice(2), slice(2, 4)))
+    structure = jax.tree.structure(samples)
+    return jax.tree.unflatten(structure, first), jax.tree.unflatten(structure, second)
 
 
 def _spot_check(kernel_fn: KernelFn, data: TrainingSet, probes: tuple[Inputs, Inputs]) -> str | None:
