@@ -67,7 +67,7 @@ def check_inputs(x: Any, argument: str, specs: list[str], model: Model, params: 
     if [np.shape(leaf)[1:] for leaf in found] != [leaf.shape[1:] for leaf in wanted]:
         try:  # Networks without a flattening, and those of graphs, take samples of any size.
             jax.eval_shape(model.apply, params, jax.tree.map(lambda leaf: jnp.asarray(leaf[:1]), x))
-        except Exception:
+        except Exception:  # whatever the user's network raises at a size that it does not take
             got = " and ".join(map(shown, found))
             fix = "The network takes no other size: crop, pad or scale."
             raise refusal(argument, expected=expected, got=got, fix=fix) from None
