@@ -3,8 +3,8 @@
 A Gram matrix is evaluated in square tiles of bounded memory and written straight into the result. Of Θ(X, X) only the
 tiles on and above the diagonal are evaluated: Θ(x', x)(s', s) = Θ(x, x')(s, s') gives the others.
 
-Any `kernel_fn` will do. One that offers the two halves `points` and `pairs` (ours do) is asked about each sample once
-and about each pair once; other ones are called on two batches of inputs at a time.
+Any `kernel_fn` will do. One in two halves (`SplitKernel`, as ours are) is asked about each sample once and about each
+pair once; other ones are called on two batches of samples at a time.
 """
 
 import math
@@ -30,8 +30,9 @@ from ntk_equiv._check import (
     samples_in,
 )
 from ntk_equiv._memory import check_fits
+from ntk_equiv._positions import joint
 from ntk_equiv._pytrees import dataclass_pytree
-from ntk_equiv._typing import Get, Inputs, KernelFn, select
+from ntk_equiv._typing import Get, Inputs, KernelFunction, SplitKernel, select
 
 # Large enough to keep all cores busy, small enough for a few such arrays to stay in cache.
 ENTRIES_PER_TILE = 160_000
@@ -42,7 +43,7 @@ Index = int | jax.Array
 
 
 def gram(
-    kernel_fn: KernelFn | tuple,
+    kernel_fn: KernelFunction | tuple,
     x1: Inputs,
     x2: Inputs | None = None,
     get: Get = ("nngp", "ntk"),
@@ -81,44 +82,49 @@ def gram(
     get, progress = canonical_get(get), boolean(progress, "progress")
     tile = None if tile is None else positive_integer(tile, "tile")
     symmetric = x2 is None
-    if hasattr(kernel_fn, "checked"):
-        x1, x2 = kernel_fn.checked(x1, "x1"), None if symmetric else kernel_fn.checked(x2, "x2")
+    halves = split_kernel(kernel_fn)
+    x1, x2 = halves.check_samples(x1, "x1"), None if symmetric else halves.check_samples(x2, "x2")
     n1, n2 = samples_in(x1, "x1"), samples_in(x1 if symmetric else x2, "x2")
-    if not is_concrete((x1, x2, Guest.wrapped(kernel_fn))) or n1 == 0 or n2 == 0:
-        whole = Guest.wrapped(kernel_fn)(x1, x2, get)
+    if not is_concrete((x1, x2, split_kernel(kernel_fn))) or n1 == 0 or n2 == 0:
+        whole = split_kernel(kernel_fn)(x1, x2, get)
         return jax.tree.map(_symmetrized, whole) if symmetric else whole
     # Known points may still meet a function that is being traced: what is known is evaluated now, not in its program.
     with evaluating_what_is_known():
         return _in_tiles(kernel_fn, x1, x2, get, tile, progress)
 
 
-def kernel_function(kernel_fn: Any) -> KernelFn:
+def kernel_function(kernel_fn: Any) -> KernelFunction:
     """`kernel_fn`, or the third part of a network (init_fn, apply_fn, kernel_fn); refused if it is neither."""
     if isinstance(kernel_fn, tuple) and len(kernel_fn) == 3 and all(map(callable, kernel_fn)):
         return kernel_fn[2]
     return function(kernel_fn, "kernel_fn", fix=KERNEL_FUNCTIONS)
 
 
-def samples(kernel_fn: KernelFn, x: Inputs, argument: str) -> Inputs:
+def split_kernel(kernel_fn: KernelFunction) -> SplitKernel:
+    """Return `kernel_fn` in two halves: as it is if it has them, else as a `PlainKernel`."""
+    return kernel_fn if isinstance(kernel_fn, SplitKernel) else PlainKernel(kernel_fn)
+
+
+def samples(kernel_fn: KernelFunction, x: Inputs, argument: str) -> Inputs:
     """`x` as `kernel_fn` takes it, if it is a batch of samples, and finite where that is known."""
-    x = kernel_fn.checked(x, argument) if hasattr(kernel_fn, "checked") else x
+    x = split_kernel(kernel_fn).check_samples(x, argument)
     if samples_in(x, argument) and is_concrete(x):
         _check_finite(x, argument)
     return x
 
 
-def _in_tiles(kernel_fn: KernelFn, x1: Inputs, x2: Inputs | None, get: Any, tile: int | None, progress: bool) -> Any:
+def _in_tiles(
+    kernel_fn: KernelFunction, x1: Inputs, x2: Inputs | None, get: Any, tile: int | None, progress: bool
+) -> Any:
     """The kernels of known points, at least one on each side."""
     symmetric = x2 is None
     n1, n2 = samples_in(x1, "x1"), samples_in(x1 if symmetric else x2, "x2")
     _check_finite(x1, "x1")
     _check_finite(x2, "x2")
-    halves: Any = Guest.wrapped(kernel_fn)
-    # Some kernel functions do less for a sample if they know what will be asked about it.
-    halves = halves.asked(get) if hasattr(halves, "asked") else halves
+    halves = split_kernel(kernel_fn).restrict(get)
     size = _tile_size(halves, x1) if tile is None else tile
-    left = halves.points(x1)
-    right = left if symmetric else halves.points(x2)
+    left = halves.per_sample(x1)
+    right = left if symmetric else halves.per_sample(x2)
     sizes = min(size, n1), min(size, n2)
     corners = _corners((n1, n2), sizes, symmetric=symmetric)
     tiles = _evaluated(halves, left, right, corners, sizes, get)
@@ -135,15 +141,10 @@ def _in_tiles(kernel_fn: KernelFn, x1: Inputs, x2: Inputs | None, get: Any, tile
 
 @dataclass_pytree
 @dataclass(frozen=True)
-class Guest:
+class PlainKernel:
     """Any kernel function, dressed as two halves of which the first does nothing."""
 
-    kernel_fn: KernelFn = field(metadata={"static": True})
-
-    @classmethod
-    def wrapped(cls, kernel_fn: Any) -> Any:
-        """`kernel_fn` in a form that passes through `jit` as an argument: itself, or as a guest."""
-        return kernel_fn if hasattr(kernel_fn, "pairs") else cls(kernel_fn)
+    kernel_fn: KernelFunction = field(metadata={"static": True})
 
     def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None) -> Any:
         """What `get` names, also of a function that returns more of a record than it was asked for."""
@@ -152,15 +153,34 @@ class Guest:
             return found
         return select(found, get if isinstance(get, str) else names)
 
-    def points(self, x: Inputs) -> Inputs:
+    def check_samples(self, x: Inputs, argument: str = "x") -> Inputs:
+        """`x` as it is: the function itself knows what it takes."""
         return x
 
-    def pairs(self, left: Inputs, right: Inputs, get: Get) -> Any:
+    def restrict(self, get: str | tuple[str, ...]) -> "PlainKernel":
+        """The same: nothing is done for each sample."""
+        return self
+
+    def per_sample(self, x: Inputs) -> Inputs:
+        return x
+
+    def per_pair(self, left: Inputs, right: Inputs, get: Get = None) -> Any:
         return self(left, right, get)
 
     def entries_per_pair(self, x: Inputs) -> int:
         """A guess: as many as the largest array of a sample has positions."""
         return max(math.prod(leaf.shape[1:-1]) for leaf in jax.tree.leaves(x))
+
+
+@jax.jit
+def prior_variance(kernel_fn: SplitKernel, x: Inputs) -> jax.Array:
+    """Return the diagonal of 𝒦(x, x) over samples and positions, [m, ...]."""
+
+    def of_one(sample: Inputs) -> jax.Array:
+        kernel = kernel_fn(jax.tree.map(lambda leaf: leaf[None], sample), None, "nngp")
+        return jnp.diagonal(joint(kernel))
+
+    return jax.vmap(of_one)(x)
 
 
 def _evaluated(
@@ -187,7 +207,7 @@ def _tile(halves: Any, left: Any, right: Any, row: Index, column: Index, sizes: 
     def cut(tree: Any, start: Index, size: int) -> Any:
         return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), tree)
 
-    return halves.pairs(cut(left, row, sizes[0]), cut(right, column, sizes[1]), get)
+    return halves.per_pair(cut(left, row, sizes[0]), cut(right, column, sizes[1]), get)
 
 
 class _InHostMemory:

@@ -43,9 +43,33 @@ def _record(names: tuple[str, ...]) -> Any:
     return Kernel if names == Kernel._fields else namedtuple("Kernel", names)
 
 
-@runtime_checkable
-class KernelFn(Protocol):
-    """Any function that evaluates kernels on two batches of inputs, ours or a guest's."""
+class KernelFunction(Protocol):
+    """Any function that evaluates kernels on two batches of samples: ours, one of neural-tangents, or your own."""
 
     def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None) -> Any:
-        """Kernels of all pairs from `x1` and `x2` (from `x1` with itself if `x2` is `None`)."""
+        """Return the kernels of all pairs from `x1` and `x2` (from `x1` with itself if `x2` is `None`)."""
+
+
+@runtime_checkable
+class SplitKernel(KernelFunction, Protocol):
+    """A kernel function in two halves, so that the work for each sample is not repeated for each pair.
+
+        kernel_fn(x1, x2, get)  =  per_pair(per_sample(x1), per_sample(x2), get)
+
+    It is a pytree, so that it passes through `jit` as an argument.
+    """
+
+    def check_samples(self, x: Inputs, argument: str = "x") -> Inputs:
+        """Return `x` in the form that the other methods take, or refuse it by the name `argument`."""
+
+    def restrict(self, get: str | tuple[str, ...]) -> "SplitKernel":
+        """Return a kernel function that will be asked for no other kernels than `get`, and may do less work."""
+
+    def per_sample(self, x: Inputs) -> Any:
+        """Return what `per_pair` needs to know about each sample: a pytree of arrays with leading axis n."""
+
+    def per_pair(self, left: Any, right: Any, get: Get = None) -> Any:
+        """Return the kernels of all pairs, from what `per_sample` returned for each side."""
+
+    def entries_per_pair(self, x: Inputs) -> int:
+        """Return how many numbers one pair of samples occupies, for choosing the size of a tile."""

@@ -14,8 +14,7 @@ from ntk_equiv.bounds import _orbit_law, _ranges
 from ntk_equiv.bounds._orbit_deviation import OrbitDeviation
 from ntk_equiv.bounds._records import Sampled
 from ntk_equiv.infinite import InfiniteEnsemble
-from ntk_equiv.reps import Representation
-from ntk_equiv.reps._given import actions_on_both
+from ntk_equiv.reps import Representation, check_actions
 
 
 def orbit_deviation(
@@ -58,13 +57,13 @@ def orbit_deviation(
         [0.067 0.152] [0.0067 0.0152]
     """
     single_time(t)
-    x = _ranges.ensemble(ens)._points(x)
+    x = _ranges.ensemble(ens).check_samples(x)
     own = rep_x is None and readout is None
     rep_x = ens.rep_x if rep_x is None else rep_x
     if rep_x is None:
         fix = "The data of this ensemble are not augmented: say how the group acts on points."
         raise refusal("rep_x", expected="given", got="nothing", fix=fix)
-    rep_x, rep_y = actions_on_both(rep_x, ens.rep_y if own and rep_y is None else rep_y)
+    rep_x, rep_y = check_actions(rep_x, ens.rep_y if own and rep_y is None else rep_y)
     chosen = rep_x.elements(elements)
     readout = _checked_readout(readout, 1 if ens.y.ndim == 1 else ens.y.shape[-1])
     mean, cov = _orbit_law.orbit_moments(ens, x, t, rep_x, chosen)

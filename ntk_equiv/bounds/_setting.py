@@ -19,8 +19,7 @@ from ntk_equiv.bounds import _ranges
 from ntk_equiv.bounds._weights import as_representation, matrices
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.infinite import InfiniteEnsemble
-from ntk_equiv.orbits import AugmentedSet
-from ntk_equiv.orbits._given import no_subgroup
+from ntk_equiv.orbits import AugmentedSet, why_no_subgroup
 from ntk_equiv.reps import Representation
 
 CLOSE = 1e-4  # matrices may come in single precision
@@ -115,7 +114,7 @@ def setting(ens: InfiniteEnsemble, rep: Any, x: Inputs, t: Any, rep_y: Any) -> S
     if rep_y.group != rep.group:
         fix = "Points and outputs transform under the same group."
         raise refusal("rep_y", expected=f"of {rep.group}", got=f"of {rep_y.group}", fix=fix)
-    x = ens._points(x)
+    x = ens.check_samples(x)
     jax.eval_shape(lambda x: rep(jnp.eye(rep.group.n), x), x)
     subgroup, obstacle = _subgroup(ens, rep, rep_y)
     return Setting(ens, single_time(t), x, rep, rep_y, subgroup, obstacle)
@@ -126,7 +125,7 @@ def _subgroup(ens: InfiniteEnsemble, rep: Representation, rep_y: Representation)
     if not isinstance(train, AugmentedSet):
         return None, "data that are not augmented"
     group, elements = train.group, train.elements
-    obstacle = no_subgroup(group, elements)
+    obstacle = why_no_subgroup(group, elements)
     if obstacle is not None:
         return None, obstacle
     assert isinstance(group, FiniteGroup)

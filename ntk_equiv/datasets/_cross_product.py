@@ -12,8 +12,7 @@ import numpy as np
 from ntk_equiv import groups, reps
 from ntk_equiv._check import random_key, refusal
 from ntk_equiv.datasets._records import LabelledSet, Splits, default_float, sizes_of
-from ntk_equiv.groups import ContinuousGroup, FiniteGroup
-from ntk_equiv.groups._given import any_group
+from ntk_equiv.groups import ContinuousGroup, FiniteGroup, check_group
 from ntk_equiv.reps import Representation
 
 _OOD_MEAN = 0.5
@@ -66,7 +65,7 @@ def cross_product(
 
 def _actions(group: FiniteGroup | ContinuousGroup) -> tuple[Representation, Representation]:
     """ρ_X and ρ_Y."""
-    group = any_group(group)
+    group = check_group(group)
     if isinstance(group, ContinuousGroup):
         if group.n != 3:
             raise refusal("group", expected="of 3 × 3 matrices", got=group, fix="Vectors here have three components.")

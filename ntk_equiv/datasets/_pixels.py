@@ -14,8 +14,7 @@ from jaxtyping import Float
 from ntk_equiv import groups, reps
 from ntk_equiv._check import positive_integer, positive_integers, random_key, refusal
 from ntk_equiv.datasets._records import default_float
-from ntk_equiv.groups import FiniteGroup
-from ntk_equiv.groups._given import finite_group
+from ntk_equiv.groups import FiniteGroup, check_finite_group
 from ntk_equiv.reps import Representation
 
 _LUMINANCE = np.array([0.299, 0.587, 0.114])
@@ -67,7 +66,7 @@ def resized(images: jax.Array, size: int) -> jax.Array:
 
 def turns(group: FiniteGroup | None) -> Representation:
     """How the group acts on images: exactly by quarter turns and flips where it can, else by interpolation."""
-    group = groups.cyclic(4) if group is None else finite_group(group)
+    group = groups.cyclic(4) if group is None else check_finite_group(group)
     exact = (groups.trivial(), groups.cyclic(2), groups.cyclic(4), groups.dihedral(2), groups.dihedral(4))
     return reps.rot90(group) if group in exact else reps.rotate(group)
 

@@ -64,8 +64,8 @@ class EmpiricalKernelFn:
             One array for a single name; a named tuple for several.
         """
         get = canonical_get(get)
-        x1, x2 = self.checked(x1, "x1"), None if x2 is None else self.checked(x2, "x2")
-        return _evaluated(self.asked(get), x1, x2, get)
+        x1, x2 = self.check_samples(x1, "x1"), None if x2 is None else self.check_samples(x2, "x2")
+        return _evaluated(self.restrict(get), x1, x2, get)
 
     @property
     def parts(self) -> tuple[Any, Any, Any]:
@@ -76,22 +76,22 @@ class EmpiricalKernelFn:
         """Which method is used for samples like those of `x`, and what it takes."""
         return plan_of(self.method, self.channels == "apart", *self.parts, x)
 
-    def asked(self, get: str | tuple[str, ...]) -> "EmpiricalKernelFn":
+    def restrict(self, get: str | tuple[str, ...]) -> "EmpiricalKernelFn":
         """The same, if no other kernels than these will be asked for."""
         return dataclasses.replace(self, wanted=get)
 
-    def checked(self, x: Inputs, argument: str = "x") -> Inputs:
+    def check_samples(self, x: Inputs, argument: str = "x") -> Inputs:
         """`x` as arrays, if the network takes it."""
         x = _network.checked_inputs(x, argument)
         self.plan(x)
         return x
 
-    def points(self, x: Inputs) -> Any:
-        """What `pairs` needs to know about each sample: outputs, and derivatives if there is room for those of all."""
-        return _points(self, self.checked(x))
+    def per_sample(self, x: Inputs) -> Any:
+        """Outputs of each sample, and its derivatives if there is room for those of all samples."""
+        return _points(self, self.check_samples(x))
 
-    def pairs(self, left: Any, right: Any, get: Get = None) -> Any:
-        """Kernels of all pairs of samples, from what `points` returned for each side."""
+    def per_pair(self, left: Any, right: Any, get: Get = None) -> Any:
+        """Kernels of all pairs of samples, from what `per_sample` returned for each side."""
         return _pairs(self, left, right, canonical_get(get))
 
     def entries_per_pair(self, x: Inputs) -> int:

@@ -16,8 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from ntk_equiv._check import arrays, refusal
-from ntk_equiv.stax import Graph
-from ntk_equiv.stax._graph_input import with_own_adjacency
+from ntk_equiv.stax import Graph, with_own_adjacency
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ from ntk_equiv._check import (
     shown,
 )
 from ntk_equiv._gram import gram
-from ntk_equiv._typing import Inputs, KernelFn
+from ntk_equiv._typing import Inputs, KernelFunction
 from ntk_equiv.empirical._monte_carlo import KernelEstimate, monte_carlo_kernel_fn
 
 
@@ -124,7 +124,7 @@ def width_scaling(
     *,
     key: jax.Array,
     samples: int,
-    kernel_fn: KernelFn | None = None,
+    kernel_fn: KernelFunction | None = None,
     progress: bool = False,
 ) -> WidthScaling:
     """The correction of order 1/width of both kernels, estimated from random networks of a few widths.

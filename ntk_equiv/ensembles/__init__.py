@@ -16,6 +16,9 @@ This is the only part of the library that imports flax, optax and orbax.
 from ntk_equiv.ensembles._compare import Comparison, Deviation, Trend, compare_with_theory
 from ntk_equiv.ensembles._history import History, log_steps
 from ntk_equiv.ensembles._layout import Layout, use_cores
+
+# For the command line.
+from ntk_equiv.ensembles._layout import available_cores as available_cores
 from ntk_equiv.ensembles._model import as_pair, to_flax
 from ntk_equiv.ensembles._networks import fashion_cnn, histology_cnn, mlp
 from ntk_equiv.ensembles._run import Run, bootstrapped

@@ -17,9 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv._check import one_of, positive_integer, refusal
-from ntk_equiv.orbits import AugmentedSet
-from ntk_equiv.orbits._batches import each_moved, haar_elements
-from ntk_equiv.orbits._given import pair
+from ntk_equiv.orbits import AugmentedSet, draw_elements, move_each, samples_and_labels
 from ntk_equiv.reps import Representation
 
 Batch = tuple[Any, jax.Array, jax.Array | None]
@@ -80,12 +78,12 @@ class Batches:
             return x, y, weights
         if self.random:
             _, drawing = jax.random.split(key)
-            g, points = haar_elements(self.rep_x.group, jax.random.fold_in(drawing, step), len(chosen)), chosen
+            g, points = draw_elements(self.rep_x.group, jax.random.fold_in(drawing, step), len(chosen)), chosen
         else:
             place, points = jnp.divmod(chosen, self.points)
             g = jnp.asarray(elements)[place]
         assert self.rep_y is not None
-        x, moved = each_moved(self.rep_x, self.rep_y, g, *jax.tree.map(lambda leaf: leaf[points], (x, y)))
+        x, moved = move_each(self.rep_x, self.rep_y, g, *jax.tree.map(lambda leaf: leaf[points], (x, y)))
         return x, moved.astype(y.dtype), weights
 
 
@@ -111,7 +109,7 @@ def batches_of(train: Any, batch_size: int | None, augmentation: str) -> tuple[B
         fix = "Pass `augment(x, y, rep_x)`, which knows the group."
         raise refusal("train", expected='an augmented set for augmentation="random"', got="a pair", fix=fix)
     else:
-        data = *pair(train), None
+        data = *samples_and_labels(train), None
     # On the host: there they are sliced without a program being compiled for it.
     data = jax.tree.map(np.asarray, data)
     if not len(data[1]):

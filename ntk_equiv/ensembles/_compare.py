@@ -20,7 +20,7 @@ from ntk_equiv.empirical import Correction, fitted_correction
 from ntk_equiv.ensembles._batches import batches_of
 from ntk_equiv.ensembles._configuration import fingerprint
 from ntk_equiv.ensembles._run import Run
-from ntk_equiv.filters._kinds import GradientDescent, GradientFlow, Momentum
+from ntk_equiv.filters import GradientDescent, GradientFlow, Momentum
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

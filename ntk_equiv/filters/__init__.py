@@ -19,6 +19,9 @@ the filter.
 """
 
 from ntk_equiv.filters._kinds import Filter
+from ntk_equiv.filters._kinds import GradientDescent as GradientDescent
+from ntk_equiv.filters._kinds import GradientFlow as GradientFlow
+from ntk_equiv.filters._kinds import Momentum as Momentum
 from ntk_equiv.filters._make import (
     converged,
     custom,

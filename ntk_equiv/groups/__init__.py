@@ -17,6 +17,10 @@ from ntk_equiv.groups._families import cyclic, dihedral, from_table, klein, prod
 from ntk_equiv.groups._finite import FiniteGroup, Subgroup
 from ntk_equiv.groups._generated import alternating, from_matrices, from_permutations, polyhedral, symmetric
 
+# For the parts above this one, not for users: checks of what callers pass in.
+from ntk_equiv.groups._given import check_finite_group as check_finite_group
+from ntk_equiv.groups._given import check_group as check_group
+
 __all__ = [
     "SO",
     "SO2",

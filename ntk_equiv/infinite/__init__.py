@@ -13,6 +13,9 @@ everything else is sums over blocks. How training acts on an eigenvalue is in `n
 from ntk_equiv.infinite._ensemble import InfiniteEnsemble
 from ntk_equiv.infinite._functions import ensemble_cov, ensemble_mean
 from ntk_equiv.infinite._haar import HaarLimit, haar_limit
+
+# For the parts above this one, not for users.
+from ntk_equiv.infinite._laws import rounding_allowed as rounding_allowed
 from ntk_equiv.infinite._method import ReductionWarning
 from ntk_equiv.infinite._notices import RankWarning
 from ntk_equiv.infinite._statistics import Estimate, ExpectedError, Posterior

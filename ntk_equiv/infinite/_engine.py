@@ -13,9 +13,9 @@ import jax.numpy as jnp
 
 from ntk_equiv import filters
 from ntk_equiv._check import evaluating_what_is_known, is_concrete, refusal
-from ntk_equiv._gram import Guest, gram, samples
+from ntk_equiv._gram import PlainKernel, gram, prior_variance, samples, split_kernel
 from ntk_equiv._positions import joint
-from ntk_equiv._typing import Inputs, KernelFn
+from ntk_equiv._typing import Inputs, KernelFunction
 from ntk_equiv.infinite import _laws
 from ntk_equiv.infinite._fit import ENTRIES_AT_A_TIME, Fit, check_positions, fitted, labels_in
 from ntk_equiv.infinite._response import Response
@@ -26,7 +26,7 @@ from ntk_equiv.infinite._training_set import TrainingSet, as_labels
 class Engine:
     """The state of a fitted ensemble, and the sums over sectors that its predictions are made of."""
 
-    kernel_fn: KernelFn
+    kernel_fn: KernelFunction
     train: Any
     filter: filters.Filter
     reduction: str
@@ -44,8 +44,8 @@ class Engine:
         t = jnp.asarray(self.filter.checked_time(t), self._fit.scale.dtype)
         return jnp.atleast_1d(t), t.ndim == 0
 
-    def _points(self, x: Inputs, argument: str = "x") -> Inputs:
-        """Test points as the kernel takes them, if they are such as it was trained on."""
+    def check_samples(self, x: Inputs, argument: str = "x") -> Inputs:
+        """Return test samples as the kernel takes them, or refuse what is unlike the samples of training."""
         x, own = samples(self.kernel_fn, x, argument), self._data.x
         shapes, known = ([leaf.shape[1:] for leaf in jax.tree.leaves(tree)] for tree in (x, own))
         if shapes != known:
@@ -140,7 +140,7 @@ class Engine:
         return total.reshape(len(times), -1, *self._data.y.shape[1:])
 
     def _var(self, fit: Fit, x: Inputs, times: jax.Array) -> jax.Array:
-        prior = prior_variance(Guest.wrapped(self.kernel_fn), x).reshape(-1)
+        prior = prior_variance(split_kernel(self.kernel_fn), x).reshape(-1)
         total, f = prior[None], self._response(fit)
         for (sector, block), both in zip(self._blocks(fit), self._hats(fit, x, ("ntk", "nngp")), strict=True):
             total = total + sector.weight * _laws.var_part(block, f, times, both)
@@ -165,7 +165,7 @@ class Engine:
 
     def tree_flatten(self) -> tuple[tuple, tuple]:
         """Arrays, and what is fixed."""
-        children = (Guest.wrapped(self.kernel_fn), self.train, self.filter, self._data, self._fit)
+        children = (split_kernel(self.kernel_fn), self.train, self.filter, self._data, self._fit)
         return children, (self.reduction, self.method, self.reason)
 
     @classmethod
@@ -188,7 +188,7 @@ class Engine:
     ) -> Any:
         """From its parts, without looking at them."""
         new = cls.__new__(cls)
-        new.kernel_fn = kernel_fn.kernel_fn if isinstance(kernel_fn, Guest) else kernel_fn
+        new.kernel_fn = kernel_fn.kernel_fn if isinstance(kernel_fn, PlainKernel) else kernel_fn
         new.train, new.filter, new._data, new._fit = train, filter, data, fit
         new.reduction, new.method, new.reason = reduction, method, reason
         return new
@@ -202,14 +202,3 @@ def _ended(times: jax.Array) -> bool:
 @jax.jit
 def _framed(data: TrainingSet, kernels: tuple) -> tuple:
     return tuple(data.rows(kernel) for kernel in kernels)
-
-
-@jax.jit
-def prior_variance(kernel_fn: Any, x: Inputs) -> jax.Array:
-    """The diagonal of 𝒦(x, x) over samples and positions, [m, ...]."""
-
-    def of_one(sample: Inputs) -> jax.Array:
-        kernel = kernel_fn(jax.tree.map(lambda leaf: leaf[None], sample), None, "nngp")
-        return jnp.diagonal(joint(kernel))
-
-    return jax.vmap(of_one)(x)

@@ -22,7 +22,7 @@ from ntk_equiv import filters
 from ntk_equiv._check import evaluating_what_is_known, function, one_of, positive_integer, random_key
 from ntk_equiv._gram import gram, kernel_function, samples
 from ntk_equiv._positions import apart, joint
-from ntk_equiv._typing import Inputs, KernelFn, Scalar
+from ntk_equiv._typing import Inputs, KernelFunction, Scalar
 from ntk_equiv.infinite import _laws, _notices, _statistics, _storage
 from ntk_equiv.infinite._engine import Engine
 from ntk_equiv.infinite._fit import containing_labels, eigenvalues, fitted
@@ -69,7 +69,7 @@ class InfiniteEnsemble(Engine):
 
     def __init__(
         self,
-        kernel_fn: KernelFn | tuple,
+        kernel_fn: KernelFunction | tuple,
         train: Any,
         filter: filters.Filter | Callable | None = None,
         *,
@@ -142,7 +142,7 @@ class InfiniteEnsemble(Engine):
         Returns:
             [m, ...] in the shape of the labels, with an axis of times in front if t is a vector.
         """
-        x, (times, single) = self._points(x), self._checked_times(t)
+        x, (times, single) = self.check_samples(x), self._checked_times(t)
         fit = self._fit_at(times) if f0 is None else self._started_at(function(f0, "f0"), times)
         _notices.warn_of_projection(self, fit, times)
         values = [self._mean(fit, portion, times) for portion in self._portions(x)]
@@ -161,8 +161,8 @@ class InfiniteEnsemble(Engine):
         Returns:
             [m, m2], with outputs on a grid [m, m2, h, h', w, w'], after an axis of times if t is a vector.
         """
-        x, (times, single) = self._points(x), self._checked_times(t)
-        x2 = None if x2 is None else self._points(x2, "x2")
+        x, (times, single) = self.check_samples(x), self._checked_times(t)
+        x2 = None if x2 is None else self.check_samples(x2, "x2")
         fit, both = self._complete(nngp=True, times=times), ("ntk", "nngp")
         f = self._response(fit)
         prior = gram(self.kernel_fn, x, x2, "nngp")
@@ -184,7 +184,7 @@ class InfiniteEnsemble(Engine):
         Returns:
             [m], with outputs on a grid [m, h, w], after an axis of times if t is a vector.
         """
-        x, (times, single) = self._points(x), self._checked_times(t)
+        x, (times, single) = self.check_samples(x), self._checked_times(t)
         fit = self._complete(nngp=True, times=times)
         values = [self._var(fit, portion, times) for portion in self._portions(x)]
         variance = jnp.concatenate(values, axis=1)
@@ -206,7 +206,7 @@ class InfiniteEnsemble(Engine):
         positive_integer(members, "members")
         times, single = self._checked_times(t)
         mean = self.mean(x, t).reshape(len(times), -1, self._data.channels)
-        cov = joint(self.cov(x, t)) if single else self._trajectory_cov(self._points(x), times)
+        cov = joint(self.cov(x, t)) if single else self._trajectory_cov(self.check_samples(x), times)
         rows = _laws.draws(key, mean.reshape(-1, mean.shape[-1]), cov, members)
         values = rows.reshape(members, len(times), -1, *self._data.y.shape[1:])
         return values[:, 0] if single else values.swapaxes(0, 1)
@@ -290,7 +290,7 @@ class InfiniteEnsemble(Engine):
         _storage.save(self, path)
 
     @classmethod
-    def load(cls, path: Any, kernel_fn: KernelFn | tuple, train: Any, filter: Any = None) -> "InfiniteEnsemble":
+    def load(cls, path: Any, kernel_fn: KernelFunction | tuple, train: Any, filter: Any = None) -> "InfiniteEnsemble":
         """A fitted ensemble from a file, without decomposing anything.
 
         Args:

@@ -18,7 +18,7 @@ import numpy as np
 from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv._gram import gram
 from ntk_equiv._memory import check_fits
-from ntk_equiv._typing import KernelFn
+from ntk_equiv._typing import KernelFunction
 from ntk_equiv.infinite._hermitian import Basis, Eigenbasis, decomposed, has_double_algebra, inverse
 from ntk_equiv.infinite._response import noise_level
 from ntk_equiv.infinite._sectors import coefficients, half_blocks, halved, sectors_of
@@ -79,7 +79,7 @@ class Fit:
 
 
 def fitted(
-    kernel_fn: KernelFn,
+    kernel_fn: KernelFunction,
     data: TrainingSet,
     wanted: Iterable[int],
     *,
@@ -221,7 +221,7 @@ def _largest_on_diagonal(theta: jax.Array) -> jax.Array:
     return jnp.max(jnp.abs(jnp.diagonal(theta)))
 
 
-def _kernels(kernel_fn: KernelFn, data: TrainingSet, get: tuple[str, ...]) -> Iterator[tuple]:
+def _kernels(kernel_fn: KernelFunction, data: TrainingSet, get: tuple[str, ...]) -> Iterator[tuple]:
     """Φ(k) of one element of each pair {k, k⁻¹}: elements, factors, and for each kernel an array [k, i, j]."""
     elements, factors = halved(data.group)
     at_a_time = max(1, ENTRIES_AT_A_TIME // (data.size // data.order) ** 2)

@@ -6,12 +6,12 @@ import jax
 
 from ntk_equiv import filters
 from ntk_equiv._check import boolean, refusal
-from ntk_equiv._typing import Inputs, KernelFn, Scalar
+from ntk_equiv._typing import Inputs, KernelFunction, Scalar
 from ntk_equiv.infinite._ensemble import InfiniteEnsemble
 
 
 def ensemble_mean(
-    kernel_fn: KernelFn | tuple,
+    kernel_fn: KernelFunction | tuple,
     train: Any,
     x_test: Inputs,
     t: Any,
@@ -47,11 +47,11 @@ def ensemble_mean(
     filter = filters.gradient_flow(learning_rate)
     filter.checked_time(t)
     ens = InfiniteEnsemble(kernel_fn, train, filter, reduction=reduction, method=method)
-    return ens.mean(ens._points(x_test, "x_test"), t)
+    return ens.mean(ens.check_samples(x_test, "x_test"), t)
 
 
 def ensemble_cov(
-    kernel_fn: KernelFn | tuple,
+    kernel_fn: KernelFunction | tuple,
     train: Any,
     x_test: Inputs,
     t: Any,
@@ -98,6 +98,6 @@ def ensemble_cov(
     filter = filters.gradient_flow(learning_rate)
     filter.checked_time(t)
     ens = InfiniteEnsemble(kernel_fn, train, filter, reduction=reduction, method=method)
-    x_test = ens._points(x_test, "x_test")
-    x_test2 = None if x_test2 is None else ens._points(x_test2, "x_test2")
+    x_test = ens.check_samples(x_test, "x_test")
+    x_test2 = None if x_test2 is None else ens.check_samples(x_test2, "x_test2")
     return ens.var(x_test, t) if diag else ens.cov(x_test, t, x_test2)

@@ -15,12 +15,11 @@ import jax.numpy as jnp
 
 from ntk_equiv import reps
 from ntk_equiv._check import positive_integer, refusal, scalar
-from ntk_equiv._typing import Inputs, KernelFn
+from ntk_equiv._typing import Inputs, KernelFunction
 from ntk_equiv.groups import SO2
 from ntk_equiv.infinite._ensemble import InfiniteEnsemble
 from ntk_equiv.orbits import augment
-from ntk_equiv.reps import Representation
-from ntk_equiv.reps._given import representation
+from ntk_equiv.reps import Representation, check_representation
 
 
 class HaarLimit(NamedTuple):
@@ -51,7 +50,7 @@ class HaarLimit(NamedTuple):
 
 
 def haar_limit(
-    kernel_fn: KernelFn,
+    kernel_fn: KernelFunction,
     x: Inputs,
     y: Any,
     rep: Representation,
@@ -91,13 +90,13 @@ def haar_limit(
         >>> limit.converged, limit.order          # from 8 to 16 rotations it still changes, but by less than 1 %
         (True, 16)
     """
-    if representation(rep, "rep").group != SO2:
+    if check_representation(rep, "rep").group != SO2:
         fix = "Pass for example `reps.matrix(groups.SO2)`; augment by a finite group with `augment`."
         raise refusal("rep", expected="a representation of SO(2)", got=repr(rep), fix=fix)
     order, last = positive_integer(start, "start"), positive_integer(max_order, "max_order")
     rtol = scalar(rtol, "rtol", at_least=0)
     ens = _augmented(kernel_fn, x, y, rep, order, filter)
-    before = ens.mean(ens._points(x_test, "x_test"), t)
+    before = ens.mean(ens.check_samples(x_test, "x_test"), t)
     changes: dict[int, float] = {}
     while True:
         order *= 2
@@ -110,7 +109,7 @@ def haar_limit(
 
 
 def _augmented(
-    kernel_fn: KernelFn, x: Inputs, y: Any, rep: Representation, order: int, filter: Any
+    kernel_fn: KernelFunction, x: Inputs, y: Any, rep: Representation, order: int, filter: Any
 ) -> InfiniteEnsemble:
     train = augment(x, y, reps.restrict(rep, SO2.finite(order)))
     return InfiniteEnsemble(kernel_fn, train, filter, reduction="mean")

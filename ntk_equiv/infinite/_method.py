@@ -13,11 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv._check import is_concrete, one_of, refusal
-from ntk_equiv._gram import Guest
-from ntk_equiv._typing import Inputs, KernelFn
+from ntk_equiv._gram import PlainKernel, split_kernel
+from ntk_equiv._typing import Inputs, KernelFunction
 from ntk_equiv.infinite._training_set import TrainingSet, reduced_set, training_set
-from ntk_equiv.orbits import AugmentedSet
-from ntk_equiv.orbits._given import no_subgroup
+from ntk_equiv.orbits import AugmentedSet, why_no_subgroup
 from ntk_equiv.theorems import kernel_transformation
 
 METHODS = ("auto", "dense", "reduced")
@@ -40,7 +39,7 @@ class ReductionWarning(UserWarning):
     """
 
 
-def decided(method: str, kernel_fn: KernelFn, train: Any) -> tuple[TrainingSet, str, str]:
+def decided(method: str, kernel_fn: KernelFunction, train: Any) -> tuple[TrainingSet, str, str]:
     """The training set in the form that the method works on, the method, and the reason for it."""
     one_of(method, METHODS, "method")
     if method == "dense":
@@ -80,7 +79,7 @@ def _structural_obstacle(train: Any) -> str | None:
     """What prevents the reduction whatever the kernel is, if something does."""
     if not isinstance(train, AugmentedSet):
         return "the data are not augmented"
-    elements = no_subgroup(train.group, train.elements)
+    elements = why_no_subgroup(train.group, train.elements)
     if elements is not None:
         return f"the data are augmented by {elements}"
     if not train.rep_x.exact:
@@ -92,10 +91,10 @@ def _structural_obstacle(train: Any) -> str | None:
     return None if grid.exact else f"{train.rep_x} interpolates on the grid of the labels"
 
 
-def _is_known(kernel_fn: KernelFn, probe: Inputs) -> bool:
+def _is_known(kernel_fn: KernelFunction, probe: Inputs) -> bool:
     """Whether the kernel does not depend on values that are traced; functions may hide that they do."""
-    wrapped = Guest.wrapped(kernel_fn)
-    return is_concrete(kernel_fn(probe, None, "ntk") if isinstance(wrapped, Guest) else wrapped)
+    wrapped = split_kernel(kernel_fn)
+    return is_concrete(kernel_fn(probe, None, "ntk") if isinstance(wrapped, PlainKernel) else wrapped)
 
 
 def _probes(train: AugmentedSet) -> tuple[Inputs, Inputs]:
@@ -115,7 +114,7 @@ def _probes(train: AugmentedSet) -> tuple[Inputs, Inputs]:
     return jax.tree.unflatten(structure, first), jax.tree.unflatten(structure, second)
 
 
-def _spot_check(kernel_fn: KernelFn, data: TrainingSet, probes: tuple[Inputs, Inputs]) -> str | None:
+def _spot_check(kernel_fn: KernelFunction, data: TrainingSet, probes: tuple[Inputs, Inputs]) -> str | None:
     """What a few samples and the generators of the group say against the theorem."""
     if data.order == 1:
         return None

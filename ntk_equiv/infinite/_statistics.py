@@ -114,7 +114,7 @@ def expected_accuracy(ens: Any, key: jax.Array, x: Inputs, y: Any, t: Any, membe
 def nngp_posterior(ens: Engine, x: Inputs, noise: Scalar) -> Posterior:
     """𝒦(x, X)(𝒦 + noise)⁻¹y and 𝒦(x, x') − 𝒦(x, X)(𝒦 + noise)⁻¹𝒦(X, x')."""
     scalar(noise, "noise", at_least=0, fix="It is a variance.")
-    data, x = ens._data, ens._points(x)
+    data, x = ens._data, ens.check_samples(x)
     fit, f = _gaussian_process(ens, noise)
     prior = gram(ens.kernel_fn, x, None, "nngp")
     end = jnp.full(1, jnp.inf, fit.scale.dtype)
@@ -154,7 +154,7 @@ def _gaussian_process(ens: Engine, noise: Scalar) -> tuple[Fit, Response]:
 def _test_labels(ens: Any, x: Inputs, y: Any) -> jax.Array:
     """`y` as an array, if it has one entry for each output at the points."""
     y = jnp.asarray(real_array(y, "y"))
-    shape = (len(jax.tree.leaves(ens._points(x))[0]), *ens.y.shape[1:])
+    shape = (len(jax.tree.leaves(ens.check_samples(x))[0]), *ens.y.shape[1:])
     if y.shape != shape:
         fix = "Test labels have one entry for each output of the network."
         raise refusal("y", expected=f"labels of shape {shape}", got=f"shape {y.shape}", fix=fix)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ntk_equiv._check import file_path, is_concrete, refusal
 from ntk_equiv._gram import gram
-from ntk_equiv._typing import KernelFn
+from ntk_equiv._typing import KernelFunction
 from ntk_equiv.infinite._engine import Engine
 from ntk_equiv.infinite._fit import Block, Fit
 from ntk_equiv.infinite._hermitian import Eigenbasis
@@ -52,7 +52,7 @@ def save(ens: Engine, path: Any) -> None:
     os.replace(unfinished, path)
 
 
-def load(path: Any, kernel_fn: KernelFn, train: Any) -> tuple[TrainingSet, Fit, str, str, str]:
+def load(path: Any, kernel_fn: KernelFunction, train: Any) -> tuple[TrainingSet, Fit, str, str, str]:
     """The parts of the ensemble in the file `path`: data, fit, reduction, method and reason."""
     about, arrays = _read(file_path(path, "path", exists=True))
     data = reduced_set(train) if about["method"] == "reduced" else training_set(train)
@@ -106,7 +106,7 @@ def _digest(data: TrainingSet) -> str:
     return digest.hexdigest()
 
 
-def _probe(kernel_fn: KernelFn, data: TrainingSet) -> np.ndarray:
+def _probe(kernel_fn: KernelFunction, data: TrainingSet) -> np.ndarray:
     """The kernels of the first base point with all of them."""
     first = jax.tree.map(lambda leaf: leaf[:1], data.x)
     return np.stack([np.asarray(kernel) for kernel in gram(kernel_fn, first, data.x, ("nngp", "ntk"))])

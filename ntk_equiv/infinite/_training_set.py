@@ -23,8 +23,7 @@ from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs
 from ntk_equiv.groups import FiniteGroup
-from ntk_equiv.orbits import AugmentedSet
-from ntk_equiv.orbits._given import pair, with_channels
+from ntk_equiv.orbits import AugmentedSet, samples_and_labels, with_channel_axis
 from ntk_equiv.reps import GridAction, Representation
 
 
@@ -144,13 +143,13 @@ def _moved_points(rep_x: Representation, x: Inputs, elements: tuple[int, ...] | 
 
 @jax.jit
 def _framed_labels(data: TrainingSet) -> jax.Array:
-    y = with_channels(data.y)
+    y = with_channel_axis(data.y)
     return data.framed(y if data.rep_y is None else data.rep_y.orbit(y))
 
 
 def training_set(train: Any) -> TrainingSet:
     """The data as they are, without using their symmetry; an augmented set with all of its points."""
-    x, y = (train.x, train.y) if isinstance(train, AugmentedSet) else pair(train)
+    x, y = (train.x, train.y) if isinstance(train, AugmentedSet) else samples_and_labels(train)
     return TrainingSet(x, y)
 
 

@@ -16,4 +16,11 @@ Acting with g on the whole set only permutes it, ρ_X(g) x_(h,i) = x_(gh,i). In 
 from ntk_equiv.orbits._augmented_set import AugmentedSet, augment
 from ntk_equiv.orbits._batches import augment_batches
 
+# For the parts above this one, not for users.
+from ntk_equiv.orbits._batches import draw_elements as draw_elements
+from ntk_equiv.orbits._batches import move_each as move_each
+from ntk_equiv.orbits._given import samples_and_labels as samples_and_labels
+from ntk_equiv.orbits._given import why_no_subgroup as why_no_subgroup
+from ntk_equiv.orbits._given import with_channel_axis as with_channel_axis
+
 __all__ = ["AugmentedSet", "augment", "augment_batches"]

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Inexact, Int, Shaped
 from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv._typing import Array
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
-from ntk_equiv.orbits._given import fitting, with_channels
+from ntk_equiv.orbits._given import fitting, with_channel_axis
 from ntk_equiv.reps import Representation
 
 
@@ -82,7 +82,7 @@ class AugmentedSet:
     @property
     def y(self) -> Shaped[Array, "{self.size} ..."]:
         """The augmented labels, in the same order."""
-        moved = self.rep_y.orbit(with_channels(self.base_y), self._chosen)
+        moved = self.rep_y.orbit(with_channel_axis(self.base_y), self._chosen)
         return _joined(moved).reshape(-1, *self.base_y.shape[1:])
 
     def permutation(self, g: Any, /) -> Int[Array, "{self.size}"]:

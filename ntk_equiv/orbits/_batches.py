@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from ntk_equiv._check import boolean, positive_integer, random_key, refusal
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
-from ntk_equiv.orbits._given import fitting, with_channels
+from ntk_equiv.orbits._given import fitting, with_channel_axis
 from ntk_equiv.reps import Representation
 
 
@@ -76,13 +76,13 @@ def _batches(
     @jax.jit
     def batch(data: tuple, elements: jax.Array, points: jax.Array) -> tuple:
         x, y = jax.tree.map(lambda leaf: leaf[points], data)
-        return each_moved(rep_x, rep_y, elements, x, y)
+        return move_each(rep_x, rep_y, elements, x, y)
 
     for epoch in range(epochs) if epochs is not None else itertools.count():
         shuffling, drawing = jax.random.split(jax.random.fold_in(key, epoch))
         if random:
             points = jax.random.permutation(shuffling, n)
-            elements = haar_elements(group, drawing, n)
+            elements = draw_elements(group, drawing, n)
         else:
             elements, points = jnp.divmod(jax.random.permutation(shuffling, group.order * n), n)
         for start in range(0, len(points), batch_size):
@@ -90,15 +90,15 @@ def _batches(
             yield batch(data, elements[part], points[part])
 
 
-def each_moved(
+def move_each(
     rep_x: Representation, rep_y: Representation, elements: jax.Array, x: Any, y: jax.Array
 ) -> tuple[Any, jax.Array]:
     """ρ_X(g) x_i and ρ_Y(g) y_i, every point under an element of its own."""
-    moved = jax.vmap(rep_y)(elements, with_channels(y))
+    moved = jax.vmap(rep_y)(elements, with_channel_axis(y))
     return jax.vmap(rep_x)(elements, x), moved.reshape(y.shape)
 
 
-def haar_elements(group: FiniteGroup | ContinuousGroup, key: jax.Array, count: int) -> jax.Array:
+def draw_elements(group: FiniteGroup | ContinuousGroup, key: jax.Array, count: int) -> jax.Array:
     """Elements drawn from the Haar measure: integers [count], or matrices [count, n, n] of a continuous group."""
     if isinstance(group, ContinuousGroup):
         return group.sample(key, count)

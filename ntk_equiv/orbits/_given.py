@@ -7,25 +7,24 @@ import jax.numpy as jnp
 
 from ntk_equiv._check import arrays, real_array, refusal
 from ntk_equiv.groups import FiniteGroup
-from ntk_equiv.reps import Representation
-from ntk_equiv.reps._given import actions_on_both
+from ntk_equiv.reps import Representation, check_actions
 
 
 def fitting(x: Any, y: Any, rep_x: Representation, rep_y: Representation | None) -> tuple[Any, jax.Array, Any]:
     """Points and labels as arrays, and the action on y, after checking that they belong together."""
     x, y = points_and_labels(x, y)
-    rep_x, rep_y = actions_on_both(rep_x, rep_y)
+    rep_x, rep_y = check_actions(rep_x, rep_y)
     some = 0 if isinstance(rep_x.group, FiniteGroup) else jnp.eye(rep_x.group.n)
     jax.eval_shape(lambda x: rep_x(some, x), x)
     try:
-        jax.eval_shape(lambda y: rep_y(some, y), with_channels(y))
+        jax.eval_shape(lambda y: rep_y(some, y), with_channel_axis(y))
     except ValueError as error:
         fix = f"Give labels an axis of channels at the end, and choose the action that fits them. In detail: {error}"
         raise refusal("y", expected=f"labels that {rep_y} acts on", got=f"shape {y.shape}", fix=fix) from None
     return x, y, rep_y
 
 
-def pair(train: Any) -> tuple[Any, jax.Array]:
+def samples_and_labels(train: Any) -> tuple[Any, jax.Array]:
     """Points and labels of data that are not augmented, after checking that they are a pair."""
     if not isinstance(train, tuple | list) or len(train) != 2:
         fix = "Pass `augment(x, y, rep_x)`, or the pair `(x, y)`."
@@ -49,7 +48,7 @@ def points_and_labels(x: Any, y: Any) -> tuple[Any, jax.Array]:
     return x, y
 
 
-def no_subgroup(group: Any, elements: tuple[int, ...] | None) -> str | None:
+def why_no_subgroup(group: Any, elements: tuple[int, ...] | None) -> str | None:
     """What data are augmented by, if not by a finite group; `elements` is None for drawn ones."""
     if elements is None or not isinstance(group, FiniteGroup):
         return f"a sample of {group.label}, which is no subgroup"
@@ -58,6 +57,6 @@ def no_subgroup(group: Any, elements: tuple[int, ...] | None) -> str | None:
     return None
 
 
-def with_channels(y: jax.Array) -> jax.Array:
+def with_channel_axis(y: jax.Array) -> jax.Array:
     """Labels [n] as labels of one channel."""
     return y[:, None] if y.ndim == 1 else y

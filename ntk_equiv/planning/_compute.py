@@ -14,7 +14,7 @@ import numpy as np
 
 from ntk_equiv import filters
 from ntk_equiv._check import function, one_of, positive_integer, real_number, refusal
-from ntk_equiv._typing import KernelFn
+from ntk_equiv._typing import KernelFunction
 from ntk_equiv.bounds import Sampled
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.infinite import InfiniteEnsemble, ReductionWarning
@@ -230,7 +230,7 @@ def _actions(problem: Problem, group: FiniteGroup, action: Any, label_action: An
     return rep_x, named_action(label_action, group, (channels,), argument="label_action")
 
 
-def _kernel_fn(arch: Any, shape: tuple[int, ...], w_std: Any, b_std: Any) -> KernelFn:
+def _kernel_fn(arch: Any, shape: tuple[int, ...], w_std: Any, b_std: Any) -> KernelFunction:
     if isinstance(arch, str):
         return named_network(arch, shape, w_std=w_std, b_std=b_std).kernel_fn
     found = arch[2] if isinstance(arch, tuple) and len(arch) == 3 else arch

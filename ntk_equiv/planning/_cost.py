@@ -23,9 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv._check import is_number, refusal
-from ntk_equiv._gram import ENTRIES_PER_TILE, Guest, gram
+from ntk_equiv._gram import ENTRIES_PER_TILE, gram, split_kernel
 from ntk_equiv._memory import free_memory, in_bytes
-from ntk_equiv._typing import KernelFn
+from ntk_equiv._typing import KernelFunction
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.planning._problem import Problem
 
@@ -126,7 +126,7 @@ class Cost:
 
 
 def measured(
-    kernel_fn: KernelFn, problem: Problem, /, group: FiniteGroup, *, reduced: bool, times: int, draws: int
+    kernel_fn: KernelFunction, problem: Problem, /, group: FiniteGroup, *, reduced: bool, times: int, draws: int
 ) -> Cost:
     """What a plan costs here and now, for no more samples than the problem has.
 
@@ -212,9 +212,9 @@ class Budget:
         return {"expected_seconds": round(self.expected, 1), "seconds": round(time.monotonic() - self.start, 1)}
 
 
-def check_memory(kernel_fn: KernelFn, x: Any, /) -> None:
+def check_memory(kernel_fn: KernelFunction, x: Any, /) -> None:
     """Refuse networks whose kernels do not fit into memory even for one pair of samples."""
-    halves: Any = Guest.wrapped(kernel_fn)
+    halves: Any = split_kernel(kernel_fn)
     numbers, free = halves.entries_per_pair(jnp.asarray(x[:1])), free_memory()
     if ARRAYS_ALIVE * numbers * x.dtype.itemsize > free:
         expected = f"a network whose kernels fit into {in_bytes(free)} of free memory"
@@ -304,9 +304,9 @@ class Clock:
                 self._say(f"still {self.doing}")
 
 
-def _seconds_per_pair(kernel_fn: KernelFn, x: Any, pairs: int) -> float:
+def _seconds_per_pair(kernel_fn: KernelFunction, x: Any, pairs: int) -> float:
     """Measured on few pairs, and on more of them where overhead would be most of it and the result matters."""
-    halves: Any = Guest.wrapped(kernel_fn)
+    halves: Any = split_kernel(kernel_fn)
     tile = max(1, math.isqrt(ENTRIES_PER_TILE // halves.entries_per_pair(jnp.asarray(x[:1]))))
     for count in (FEW, tile * max(1, min(FEW, MANY // tile))):  # whole tiles, so that none is evaluated in vain
         one, other = jnp.asarray(x[:count]), jnp.asarray(x[-count:])

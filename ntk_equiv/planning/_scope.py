@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._typing import KernelFn
+from ntk_equiv._typing import KernelFunction
 from ntk_equiv.reps import Representation
 from ntk_equiv.theorems import Violation, kernel_transformation
 
@@ -17,7 +17,7 @@ ALWAYS = (
 CHECKED = 4
 
 
-def measured(kernel_fn: KernelFn, rep_x: Representation, x: Any, /) -> Violation:
+def measured(kernel_fn: KernelFunction, rep_x: Representation, x: Any, /) -> Violation:
     """How far the kernels are from respecting the symmetry, on a few samples and for generators of the group.
 
     The theorem is about all inputs, so that noise as large as the data is added: samples that the group leaves as they

@@ -11,6 +11,10 @@ old: `direct_sum`, `tensor`, `dual`, `restrict`. `rep.spatial(shape)` is ρ_K, t
 """
 
 from ntk_equiv.reps._algebra import direct_sum, dual, restrict, tensor
+
+# For the parts above this one, not for users: checks of what callers pass in.
+from ntk_equiv.reps._given import check_actions as check_actions
+from ntk_equiv.reps._given import check_representation as check_representation
 from ntk_equiv.reps._grids import GridAction
 from ntk_equiv.reps._points import nodes, relabel, rot90, rotate, translations
 from ntk_equiv.reps._representation import Representation

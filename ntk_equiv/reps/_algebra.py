@@ -16,11 +16,10 @@ import numpy as np
 import scipy.linalg
 
 from ntk_equiv._check import refusal
-from ntk_equiv.groups import ContinuousGroup, FiniteGroup, Subgroup
-from ntk_equiv.groups._given import finite_group
+from ntk_equiv.groups import ContinuousGroup, FiniteGroup, Subgroup, check_finite_group
 from ntk_equiv.reps._channels import Channels, Identity, Matrices, MatrixFunction, Permutations, Table
 from ntk_equiv.reps._domains import Nowhere
-from ntk_equiv.reps._given import representation
+from ntk_equiv.reps._given import check_representation
 from ntk_equiv.reps._representation import Group, Representation
 
 
@@ -79,7 +78,7 @@ def dual(a: Representation, /) -> Representation:
         >>> reps.dual(skew)(1, jnp.array([1., 0.])).tolist()
         [1.0, 1.0]
     """
-    channels = representation(a, "a").channels
+    channels = check_representation(a, "a").channels
     if isinstance(channels, MatrixFunction):
         fn = channels.fn
         channels = MatrixFunction(lambda R: fn(R.T).T, channels.dim)
@@ -103,7 +102,7 @@ def restrict(a: Representation, subgroup: Subgroup | FiniteGroup, /) -> Represen
         >>> reps.restrict(reps.matrix(groups.SO3), groups.SO3.finite("T"))
         <matrix of T in SO(3) on 3 channels>
     """
-    a = representation(a, "a")
+    a = check_representation(a, "a")
     if isinstance(a.group, ContinuousGroup) or isinstance(a.channels, MatrixFunction):
         return _restricted_to_finite(a, subgroup)
     if not isinstance(subgroup, Subgroup) or not _is_subgroup(subgroup, a.group):
@@ -115,8 +114,8 @@ def restrict(a: Representation, subgroup: Subgroup | FiniteGroup, /) -> Represen
 
 def same_group(a: Representation, b: Representation, argument: str = "b") -> None:
     """Refuse what is no representation, and representations of different groups."""
-    representation(a, "a")
-    representation(b, argument)
+    check_representation(a, "a")
+    check_representation(b, argument)
     if a.group != b.group:
         fix = "Groups are the same when their tables are, element by element."
         raise refusal(argument, expected=f"a representation of {a.group}", got=f"one of {b.group}", fix=fix)
@@ -130,7 +129,7 @@ def _is_subgroup(subgroup: Subgroup, group: FiniteGroup) -> bool:
 
 
 def _restricted_to_finite(a: Representation, subgroup: Subgroup | FiniteGroup) -> Representation:
-    group = finite_group(subgroup.group if isinstance(subgroup, Subgroup) else subgroup, "subgroup")
+    group = check_finite_group(subgroup.group if isinstance(subgroup, Subgroup) else subgroup, "subgroup")
     if group.matrices is None or not isinstance(a.group, ContinuousGroup) or not a.group.contains(group.matrices):
         fix = "Make it with `finite` of the continuous group, or with `groups.from_matrices`."
         raise refusal("subgroup", expected=f"a group of matrices in {a.group}", got=group, fix=fix)

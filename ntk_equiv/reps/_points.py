@@ -11,12 +11,11 @@ import numpy as np
 
 from ntk_equiv import groups
 from ntk_equiv._check import one_of, positive_integer, refusal
-from ntk_equiv.groups import FiniteGroup
-from ntk_equiv.groups._given import finite_group
+from ntk_equiv.groups import FiniteGroup, check_finite_group
 from ntk_equiv.reps._algebra import same_group
 from ntk_equiv.reps._channels import Channels, Identity, Table
 from ntk_equiv.reps._domains import Domain, Nowhere, QuarterTurns, Relabellings, Rotations, Shifts
-from ntk_equiv.reps._given import representation
+from ntk_equiv.reps._given import check_representation
 from ntk_equiv.reps._representation import Representation
 from ntk_equiv.reps._vectors import sources_of
 
@@ -79,7 +78,7 @@ def rotate(group: FiniteGroup, /, order: int = 1, *, channels: Representation | 
         [[0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
     one_of(order, (0, 1), "order")
-    if finite_group(group) != groups.cyclic(group.order):
+    if check_finite_group(group) != groups.cyclic(group.order):
         fix = "Rotations of the plane by multiples of one angle make a cyclic group, element g turning g times."
         raise refusal("group", expected="a cyclic group in its usual order", got=group, fix=fix)
     return _moving(group, Rotations(Table(np.arange(group.order)), group.order, order), channels, "rotate")
@@ -145,7 +144,7 @@ relabel = nodes  # its former name
 def _moving(group: FiniteGroup, domain: Domain, channels: Representation | None, label: str) -> Representation:
     tau: Channels = Identity()
     if channels is not None:
-        same_group(Representation(group, Identity()), representation(channels, "channels"), "channels")
+        same_group(Representation(group, Identity()), check_representation(channels, "channels"), "channels")
         if not isinstance(channels.domain, Nowhere):
             fix = "The points are moved already; pass how the channels of one point transform."
             raise refusal("channels", expected="a representation on vectors", got=channels, fix=fix)

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv._check import function, positive_integer, real_array, refusal
-from ntk_equiv.groups import ContinuousGroup, FiniteGroup
-from ntk_equiv.groups._given import any_group, finite_group
+from ntk_equiv.groups import ContinuousGroup, FiniteGroup, check_finite_group, check_group
 from ntk_equiv.reps import _measure
 from ntk_equiv.reps._channels import Identity, Matrices, MatrixFunction, Permutations, Table, on_host
 from ntk_equiv.reps._grids import GridAction
@@ -49,7 +48,7 @@ def matrix(group: Group, /, mats: Any = None) -> Representation:
         >>> two(quarter_turn, jnp.array([1., 0., 0., 1.])).tolist()
         [0.0, 1.0, -1.0, 0.0]
     """
-    group = any_group(group)
+    group = check_group(group)
     if isinstance(group, ContinuousGroup):
         return _continuous(group, _itself if mats is None else mats)
     if mats is None and group.matrices is None:
@@ -79,7 +78,7 @@ def trivial(group: Group, /, dim: int | None = None) -> Representation:
         (2, 7)
     """
     dim = None if dim is None else positive_integer(dim, "dim")
-    return Representation(any_group(group), Identity(dim), label="trivial")
+    return Representation(check_group(group), Identity(dim), label="trivial")
 
 
 def permutation(group: FiniteGroup, /, perms: Any = None) -> Representation:
@@ -111,7 +110,7 @@ def regular(group: FiniteGroup, /) -> Representation:
         >>> reps.regular(groups.symmetric(3))
         <regular of symmetric(3) on 6 channels>
     """
-    return Representation(group, Permutations(sources_of(group, finite_group(group).table)), label="regular")
+    return Representation(group, Permutations(sources_of(group, check_finite_group(group).table)), label="regular")
 
 
 def sign(group: FiniteGroup, /, signs: Any = None) -> Representation:
@@ -130,7 +129,7 @@ def sign(group: FiniteGroup, /, signs: Any = None) -> Representation:
         >>> reps.sign(groups.symmetric(3)).channels.matrices(6)[:, 0, 0].tolist()
         [1.0, -1.0, -1.0, 1.0, 1.0, -1.0]
     """
-    finite_group(group)
+    check_finite_group(group)
     if signs is None:
         choices = [sigma for sigma in group.irreps()[1:] if sigma.shape[1] == 1 and np.isrealobj(sigma)]
         if len(choices) != 1:
@@ -146,7 +145,7 @@ def sign(group: FiniteGroup, /, signs: Any = None) -> Representation:
 
 def sources_of(group: FiniteGroup, perms: Any) -> Table:
     """Where each entry comes from under each permutation, those of the group itself unless given, if they fit it."""
-    own = finite_group(group).permutations
+    own = check_finite_group(group).permutations
     if perms is None and own is None:
         fix = f"{group.label} is not a group of permutations; build it with `groups.from_permutations`, or pass some."
         raise refusal("perms", expected="given", got="nothing", fix=fix)

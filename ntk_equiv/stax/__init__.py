@@ -33,6 +33,9 @@ from ntk_equiv.stax._fan_in import FanInConcat, FanInProd, FanInSum
 from ntk_equiv.stax._gaussian import Gaussian
 from ntk_equiv.stax._gelu import Gelu
 from ntk_equiv.stax._graph_input import Graph
+
+# For the parts above this one, not for users.
+from ntk_equiv.stax._graph_input import with_own_adjacency as with_own_adjacency
 from ntk_equiv.stax._group_conv import GroupConv, GroupPool, LiftingConv
 from ntk_equiv.stax._kernel_fn import KernelFn
 from ntk_equiv.stax._layer_norm import LayerNorm

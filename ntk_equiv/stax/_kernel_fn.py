@@ -87,16 +87,20 @@ class KernelFn:
         """What is proven about these kernels for all inputs; bounds on continuous groups use it."""
         return self.rule.certificate
 
-    def checked(self, x: Inputs, argument: str = "x") -> Inputs:
+    def check_samples(self, x: Inputs, argument: str = "x") -> Inputs:
         """`x` as this network takes it; an adjacency that all graphs share is given to each of them."""
         return _check_inputs(x, argument)
 
-    def points(self, x: Inputs) -> Any:
-        """What `pairs` needs to know about each sample: a pytree of arrays with leading axis n."""
+    def restrict(self, get: str | tuple[str, ...]) -> "KernelFn":
+        """Return the same function: its work for each sample does not depend on which kernels are wanted."""
+        return self
+
+    def per_sample(self, x: Inputs) -> Any:
+        """What `per_pair` needs to know about each sample: a pytree of arrays with leading axis n."""
         return _points(self.rule, _check_inputs(x, "x"))
 
-    def pairs(self, left: Any, right: Any, get: Get = None) -> Any:
-        """Kernels of all pairs of samples, from what `points` returned for each side."""
+    def per_pair(self, left: Any, right: Any, get: Get = None) -> Any:
+        """Kernels of all pairs of samples, from what `per_sample` returned for each side."""
         _check_same_shape(left["shape"].value, right["shape"].value)
         return _pairs(self.rule, left, right, canonical_get(get))
 

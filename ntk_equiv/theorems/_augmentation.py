@@ -44,10 +44,9 @@ import numpy as np
 
 from ntk_equiv._check import function, refusal
 from ntk_equiv._gram import gram
-from ntk_equiv._typing import Inputs, KernelFn
+from ntk_equiv._typing import Inputs, KernelFunction
 from ntk_equiv.groups import FiniteGroup
-from ntk_equiv.reps import GridAction, Representation
-from ntk_equiv.reps._given import representation
+from ntk_equiv.reps import GridAction, Representation, check_representation
 from ntk_equiv.theorems._ensembles import Ensemble, actions, check_ensemble, moved_mean, time_axes
 from ntk_equiv.theorems._kernels import check_known, output_grid
 from ntk_equiv.theorems._violation import Violation, measured
@@ -63,7 +62,12 @@ ENSEMBLES = {
 
 
 def averaged_kernel(
-    kernel_fn: KernelFn, group_kernel_fn: KernelFn, rep_x: Representation, x1: Inputs, x2: Inputs | None = None, /
+    kernel_fn: KernelFunction,
+    group_kernel_fn: KernelFunction,
+    rep_x: Representation,
+    x1: Inputs,
+    x2: Inputs | None = None,
+    /,
 ) -> Violation:
     """How far the kernels of a network of group convolutions are from the group averages of those of a plain network.
 
@@ -99,7 +103,7 @@ def averaged_kernel(
         False
     """
     check_known((x1, x2), "x1")
-    group = _finite(representation(rep_x, "rep_x"))
+    group = _finite(check_representation(rep_x, "rep_x"))
     function(group_kernel_fn, "group_kernel_fn")
     x2 = x1 if x2 is None else x2
     plain = gram(kernel_fn, x1, _orbit(rep_x, x2), tuple(KERNELS))

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 
 from ntk_equiv._check import refusal, shown
 from ntk_equiv._typing import Inputs
-from ntk_equiv.reps import Representation
-from ntk_equiv.reps._given import actions_on_both
+from ntk_equiv.reps import Representation, check_actions
 from ntk_equiv.theorems._kernels import both_sides, check_known, output_grid
 from ntk_equiv.theorems._violation import Violation, measured, one_by_one
 
@@ -122,7 +121,7 @@ def actions(ens: Ensemble, rep_x: Any, rep_y: Any) -> tuple[Representation, Repr
     if rep_x is None:
         fix = "Train on `augment(x, y, rep_x, rep_y)`, or pass `rep_x` and `rep_y`."
         raise refusal("ens", expected="an ensemble on augmented data", got=repr(ens), fix=fix)
-    return actions_on_both(rep_x, rep_y)
+    return check_actions(rep_x, rep_y)
 
 
 def check_ensemble(ens: Any, argument: str) -> None:

@@ -12,8 +12,7 @@ import numpy as np
 
 from ntk_equiv._check import arrays, function, refusal, scalar
 from ntk_equiv._typing import Inputs
-from ntk_equiv.reps import Representation
-from ntk_equiv.reps._given import actions_on_both
+from ntk_equiv.reps import Representation, check_actions
 from ntk_equiv.theorems._kernels import check_known
 from ntk_equiv.theorems._violation import Violation, measured, one_by_one
 
@@ -77,7 +76,7 @@ def _equivariance(
 ) -> tuple[Violation, float]:
     """The record, and the tolerance that fits the precision."""
     statement = f"fn(ρ_X(g)x) = {'fn(x)' if rep_y is None else 'ρ_Y(g) fn(x)'}"
-    rep_x, rep_y = actions_on_both(rep_x, rep_y)
+    rep_x, rep_y = check_actions(rep_x, rep_y)
     chosen = rep_x.elements(elements)
     value = fn(x)
     if not sum(np.size(leaf) for leaf in jax.tree.leaves(value) if np.asarray(leaf).dtype.kind in "biufcV"):

@@ -12,9 +12,8 @@ import jax
 
 from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv._gram import gram, kernel_function
-from ntk_equiv._typing import Inputs, KernelFn
-from ntk_equiv.reps import GridAction, Representation
-from ntk_equiv.reps._given import representation
+from ntk_equiv._typing import Inputs, KernelFunction
+from ntk_equiv.reps import GridAction, Representation, check_representation
 from ntk_equiv.theorems._violation import Violation, measured, one_by_one
 
 STATEMENTS = {
@@ -24,7 +23,13 @@ STATEMENTS = {
 
 
 def kernel_transformation(
-    kernel_fn: KernelFn | tuple, rep_x: Representation, x1: Inputs, x2: Inputs | None = None, /, *, elements: Any = None
+    kernel_fn: KernelFunction | tuple,
+    rep_x: Representation,
+    x1: Inputs,
+    x2: Inputs | None = None,
+    /,
+    *,
+    elements: Any = None,
 ) -> Violation:
     """How far the kernels of transformed inputs are from the transformed kernels.
 
@@ -65,7 +70,7 @@ def kernel_transformation(
     """
     check_known((x1, x2), "x1")
     kernel_fn = kernel_function(kernel_fn)
-    chosen = representation(rep_x, "rep_x").elements(elements)
+    chosen = check_representation(rep_x, "rep_x").elements(elements)
     kernels = gram(kernel_fn, x1, x2, tuple(STATEMENTS))
     grid = output_grid(rep_x, kernels[0].shape)
 

@@ -16,7 +16,7 @@ import numpy as np
 from ntk_equiv._check import function, refusal
 from ntk_equiv._gram import gram
 from ntk_equiv._positions import apart, joint
-from ntk_equiv._typing import Get, KernelFn
+from ntk_equiv._typing import Get, KernelFunction
 from ntk_equiv.orbits import AugmentedSet
 from ntk_equiv.theorems._kernels import both_sides, check_known, output_grid
 from ntk_equiv.theorems._violation import Violation, measured
@@ -25,7 +25,7 @@ STATEMENT = "function of the Gram matrix: Π(g) F = ρ_K(g) F Π(g) ρ_K(g)ᵀ"
 
 
 def shift_of_permutation(
-    kernel_fn: KernelFn, train: AugmentedSet | tuple, F: Callable[..., Any], /, *, get: Get = "ntk"
+    kernel_fn: KernelFunction, train: AugmentedSet | tuple, F: Callable[..., Any], /, *, get: Get = "ntk"
 ) -> Violation:
     """How far permutations of the augmented set are from passing through F, a function of its Gram matrix.
 

@@ -121,7 +121,7 @@ def test_gram_is_the_same_with_and_without_room(monkeypatch):
     monkeypatch.setattr(_kernel_fn, "ROOM", 100)
     assert kernel_fn.entries_per_pair(x) > 9
     kernel_fn = empirical_kernel_fn(lambda params, x: network(params, x), params)  # another program
-    assert kernel_fn.points(x).keys() == {"outputs", "x"}
+    assert kernel_fn.per_sample(x).keys() == {"outputs", "x"}
     for ours, whole in zip(gram(kernel_fn, x, x[:3], tile=2), expected, strict=True):
         assert_close(ours, whole, ROUNDING)
 
@@ -129,7 +129,7 @@ def test_gram_is_the_same_with_and_without_room(monkeypatch):
 def test_no_derivatives_for_outputs_alone():
     network, params, x, _ = NETWORKS["rows"]
     kernel_fn = empirical_kernel_fn(network, params)
-    assert kernel_fn.asked("nngp").points(x).keys() == {"outputs"}
+    assert kernel_fn.restrict("nngp").per_sample(x).keys() == {"outputs"}
     assert_close(gram(kernel_fn, x, None, "nngp"), kernel_fn(x).nngp, ROUNDING)
 
 
