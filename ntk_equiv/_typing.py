@@ -43,6 +43,7 @@ def _record(names: tuple[str, ...]) -> Any:
     return Kernel if names == Kernel._fields else namedtuple("Kernel", names)
 
 
+@runtime_checkable
 class KernelFunction(Protocol):
     """Any function that evaluates kernels on two batches of samples: ours, one of neural-tangents, or your own."""
 
