@@ -17,9 +17,13 @@ from ntk_equiv.groups._families import cyclic, dihedral, from_table, klein, prod
 from ntk_equiv.groups._finite import FiniteGroup, Subgroup
 from ntk_equiv.groups._generated import alternating, from_matrices, from_permutations, polyhedral, symmetric
 
-# For the parts above this one, not for users: checks of what callers pass in.
+# For the parts above this one: checks of what callers pass in, and the actions by which a group is known.
 from ntk_equiv.groups._given import check_finite_group as check_finite_group
 from ntk_equiv.groups._given import check_group as check_group
+from ntk_equiv.groups._named import defining_matrices as defining_matrices
+from ntk_equiv.groups._named import defining_permutations as defining_permutations
+from ntk_equiv.groups._named import move_square as move_square
+from ntk_equiv.groups._named import named as named
 
 __all__ = [
     "SO",

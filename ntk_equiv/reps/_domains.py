@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from ntk_equiv._check import refusal
-from ntk_equiv.groups import SO2
+from ntk_equiv.groups import SO2, dihedral, move_square
 from ntk_equiv.reps._channels import Table
 from ntk_equiv.reps._grids import GridAction
 
@@ -43,9 +43,9 @@ class Nowhere:
 
 @dataclasses.dataclass(frozen=True)
 class QuarterTurns:
-    """Row g of `steps` holds the number of quarter turns and whether a left-right flip comes first."""
+    """Entry g of `moves` is the element of `dihedral(4)` by which g moves a square."""
 
-    steps: Table
+    moves: Table
 
     rank = 2
     exact = True
@@ -56,17 +56,15 @@ class QuarterTurns:
         if len(shape) not in (2, 3) or shape[0] != shape[1]:
             fix = "Quarter turns need square grids: pad or crop the image, or choose a stride that keeps it square."
             raise refusal("shape", expected="that of a square grid", got=shape, fix=fix)
-        points = np.arange(math.prod(shape)).reshape(shape)
-        images = (points, points[:, ::-1])
-        moved = [np.rot90(images[flip], turns) for turns, flip in self.steps.entries]
+        points, moves = np.arange(math.prod(shape)).reshape(shape), self.moves.entries.tolist()
+        moved = [move_square(g, points, (0, 1)) for g in moves]
         if len(shape) == 3:
-            orders = [_orientations(turns, flip, shape[2]) for turns, flip in self.steps.entries.tolist()]
-            moved = [image[..., order] for image, order in zip(moved, orders, strict=True)]
+            moved = [image[..., _orientations(g, shape[2])] for g, image in zip(moves, moved, strict=True)]
         return _exact(shape, moved)
 
     def restricted(self, embedding: tuple[int, ...]) -> "QuarterTurns":
         """The same for some of the elements."""
-        return QuarterTurns(Table(self.steps.entries[list(embedding)]))
+        return QuarterTurns(Table(self.moves.entries[list(embedding)]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,14 +170,13 @@ def grid_action(domain: Domain, shape: tuple[int, ...]) -> GridAction:
     return domain.on(shape) if shape else GridAction(())
 
 
-def _orientations(turns: int, flip: int, count: int) -> list[int]:
-    """g⁻¹k for all k of C4 or D4, numbered as by `rot90`, for g that flips and then turns."""
-    if count not in (4, 8) or (flip and count == 4):
+def _orientations(g: int, count: int) -> np.ndarray:
+    """g⁻¹k for all k of C4 (`count` 4) or D4 (`count` 8), for an element g of D4."""
+    if count not in (4, 8) or (g >= 4 and count == 4):
         fix = "Features on D4 have an axis of 8 orientations; those on C4 one of 4, among which flips do not act."
         raise refusal("shape", expected="a grid, or one with an axis of the group", got=f"an axis of {count}", fix=fix)
-    # k = r^j s^f, and s r = r⁻¹ s.
-    there = [((j - turns) * (-1 if flip else 1) % 4, f ^ flip) for f in range(count // 4) for j in range(4)]
-    return [j + 4 * f for j, f in there]
+    D4 = dihedral(4)
+    return D4.table[D4.inverse[g], :count]
 
 
 def _exact(shape: tuple[int, ...], sources: list[np.ndarray]) -> GridAction:

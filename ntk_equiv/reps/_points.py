@@ -42,15 +42,16 @@ def rot90(group: FiniteGroup, /, channels: Representation | None = None) -> Repr
         >>> rep(4, image)[..., 0].tolist(), rep(5, image)[..., 0].tolist()
         ([[2, 1], [4, 3]], [[1, 3], [2, 4]])
     """
-    for known, turns, flips in (
-        (groups.trivial(), [0], [0]),
-        (groups.cyclic(2), [0, 2], [0, 0]),
-        (groups.cyclic(4), [0, 1, 2, 3], [0] * 4),
-        (groups.dihedral(2), [0, 2, 0, 2], [0, 0, 1, 1]),
-        (groups.dihedral(4), [0, 1, 2, 3] * 2, [0] * 4 + [1] * 4),
+    # The elements of D4 that make up each subgroup, in the order of its own elements.
+    for known, moves in (
+        (groups.trivial(), [0]),
+        (groups.cyclic(2), [0, 2]),
+        (groups.cyclic(4), range(4)),
+        (groups.dihedral(2), [0, 2, 4, 6]),
+        (groups.dihedral(4), range(8)),
     ):
         if group == known:
-            return _moving(group, QuarterTurns(Table(np.stack([turns, flips], axis=1))), channels, "rot90")
+            return _moving(group, QuarterTurns(Table(np.array(moves))), channels, "rot90")
     fix = "Rotations by other angles need interpolation, `reps.rotate`; other subgroups of D4 are had by `restrict`."
     raise refusal("group", expected="trivial(), cyclic(2), cyclic(4), dihedral(2) or dihedral(4)", got=group, fix=fix)
 
