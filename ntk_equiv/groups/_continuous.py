@@ -1,29 +1,46 @@
 """The continuous groups O(n) and SO(n): Haar samples, finite subgroups, grids, distances.
 
-An element is its matrix. Haar samples are the orthogonal factors of Gaussian matrices (QR with the diagonal of R made
-positive); turning one column over where det = −1 makes them Haar on SO(n). The geodesic distance of a and b is
+An element is its matrix.
+
+**Samples.** The orthogonal factors of Gaussian matrices are Haar on O(n), if QR makes the diagonal of R positive.
+Changing the sign of one column where det = −1 makes them Haar on SO(n).
+
+**Distance.** The geodesic distance of a and b is
 
     d(a, b) = (Σ_planes θ²)^½,   θ the angles by which aᵀb rotates,
 
-the angle itself for n = 2, 3. The singular values of aᵀb − 1 and aᵀb + 1 are 2 sin(θ/2) and 2 cos(θ/2), each twice,
-from which θ is accurate near 0 and near π.
+the angle itself for n = 2, 3. The singular values of aᵀb − 1 and aᵀb + 1 are 2 sin(θ/2) and 2 cos(θ/2), each twice.
+Together they give θ accurately near 0 and near π.
+
+**Grids on SO(3).** `grid` takes unit quaternions along a super-Fibonacci spiral, which has low discrepancy for any
+number of them (Alexa, "Super-Fibonacci Spirals", CVPR 2022). For s = i + ½ of n,
+
+    q = (√(s/n) e^{2πis/φ}, √(1 − s/n) e^{2πis/ψ}),     φ = √2,   ψ⁴ = ψ + 4.
+
+`euler_grid` takes R = R_z(α)R_y(β)R_z(γ), uniform in α and γ, Gauss–Legendre in cos β. With degree + 1 angles each and
+⌊degree/2⌋ + 1 nodes the weighted sum of a polynomial of that degree is its Haar average.
 """
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Float, Key, UInt32
+from scipy.spatial.transform import Rotation
 
-from ntk_equiv._check import positive_integer, random_key, real_array, refusal
+from ntk_equiv._check import instance, positive_integer, random_key, real_array, refusal
 from ntk_equiv._typing import Array
-from ntk_equiv.groups import _generated, _so3_grids
-from ntk_equiv.groups._families import cyclic, dihedral
+from ntk_equiv.groups._families import cyclic, dihedral, rotations
 from ntk_equiv.groups._finite import FiniteGroup
 from ntk_equiv.groups._irreps import root_of_unity
+
+_PHI = np.sqrt(2)
+_PSI = 1.533751168755204288118041  # the positive root of ψ⁴ = ψ + 4
 
 RandomKey: TypeAlias = Key[Array, ""] | UInt32[Array, "2"]
 
@@ -90,7 +107,7 @@ class ContinuousGroup:
             A finite group with `.matrices`; C_k and D_k have the tables of `cyclic(k)` and `dihedral(k)`.
 
         Raises:
-            ValueError: no such subgroup, or a group of which none are listed here (n > 3, O(3)).
+            ValueError: there is no such subgroup, or none are listed for this group (n > 3, O(3)).
 
         Example:
             >>> from ntk_equiv import groups
@@ -100,14 +117,14 @@ class ContinuousGroup:
             True
         """
         if self.n == 2:
-            return _planar(positive_integer(which, "which"), flips=not self.special)
+            return _planar_subgroup(positive_integer(which, "which"), flips=not self.special)
         if self != SO3:
             fix = "Pass matrices that generate the subgroup to `groups.from_matrices`."
             raise refusal("finite", expected="asked of SO(2), O(2) or SO(3)", got=self, fix=fix)
         if not isinstance(which, str) or not re.fullmatch(r"[TOI]|[CD][1-9]\d*", which):
             fix = "For other subgroups pass their matrices to `groups.from_matrices`."
             raise refusal("which", expected='"T", "O", "I", or "C" or "D" with a number', got=repr(which), fix=fix)
-        return _generated.rotations(which, label=f"{which} in SO(3)")
+        return rotations(which, label=f"{which} in SO(3)")
 
     def grid(self, count: int, /) -> Float[np.ndarray, "{count} {self.n} {self.n}"]:
         """Elements spread evenly: uniform angles for SO(2), a super-Fibonacci spiral for SO(3).
@@ -128,7 +145,7 @@ class ContinuousGroup:
             z = root_of_unity(np.arange(count), count)
             return np.stack([z.real, -z.imag, z.imag, z.real], axis=-1).reshape(count, 2, 2) + 0.0
         if self == SO3:
-            return _so3_grids.super_fibonacci(count)
+            return _super_fibonacci(count)
         raise refusal("grid", expected="asked of SO(2) or SO(3)", got=self, fix="Draw from `sample` instead.")
 
     def euler_grid(self, degree: int, /) -> tuple[Float[np.ndarray, "count 3 3"], Float[np.ndarray, "count"]]:
@@ -148,9 +165,9 @@ class ContinuousGroup:
         """
         if self != SO3:
             raise refusal("euler_grid", expected="asked of SO(3)", got=self, fix="Use `grid` or `sample`.")
-        return _so3_grids.euler(positive_integer(degree, "degree"))
+        return _euler_angles(positive_integer(degree, "degree"))
 
-    def contains(self, mats: Any, /, *, tol: float = 1e-5) -> bool:
+    def contains(self, mats: ArrayLike | Sequence, /, *, tol: float = 1e-5) -> bool:
         """Whether all matrices [..., n, n] are elements of this group, up to `tol` in their entries.
 
         Example:
@@ -182,6 +199,7 @@ class ContinuousGroup:
                 expected = f"matrices [..., {self.n}, {self.n}] of {self}"
                 raise refusal(argument, expected=expected, got=f"shape {shape}", fix="Elements are their matrices.")
         R = jnp.einsum("...ji,...jk->...ik", a, b, precision=jax.lax.Precision.HIGHEST)
+        # Singular values come in decreasing order: where the sine of an angle is largest, its cosine is smallest.
         identity = jnp.broadcast_to(jnp.eye(self.n, dtype=R.dtype), R.shape)
         sines, cosines = (jnp.linalg.svd(R + shift, compute_uv=False) for shift in (-identity, identity))
         angles = 2 * jnp.arctan2(sines, cosines[..., ::-1])
@@ -210,12 +228,35 @@ def SO(n: int, /) -> ContinuousGroup:
     return ContinuousGroup(positive_integer(n, "n"), special=True)
 
 
-def _planar(k: int, *, flips: bool) -> FiniteGroup:
+def _planar_subgroup(k: int, *, flips: bool) -> FiniteGroup:
     mats = SO2.grid(k)
     if not flips:
         return FiniteGroup(cyclic(k).table, names=cyclic(k).names, label=f"C{k} in SO(2)", matrices=mats)
     mats = np.concatenate([mats, mats @ np.diag([-1.0, 1.0])]) + 0.0
     return FiniteGroup(dihedral(k).table, names=dihedral(k).names, label=f"D{k} in O(2)", matrices=mats)
+
+
+def _super_fibonacci(count: int) -> Float[np.ndarray, "{count} 3 3"]:
+    """Rotations along a super-Fibonacci spiral."""
+    s = np.arange(count) + 0.5
+    first = np.sqrt(s / count) * np.exp(2j * np.pi * s / _PHI)
+    second = np.sqrt(1 - s / count) * np.exp(2j * np.pi * s / _PSI)
+    return Rotation.from_quat(np.stack([first.imag, first.real, second.imag, second.real], axis=1)).as_matrix()
+
+
+def _euler_angles(degree: int) -> tuple[Float[np.ndarray, "count 3 3"], Float[np.ndarray, "count"]]:
+    """Rotations and weights that average polynomials up to `degree` exactly."""
+    angles = 2 * np.pi * np.arange(degree + 1) / (degree + 1)
+    nodes, weights = np.polynomial.legendre.leggauss(degree // 2 + 1)
+    grid = np.stack(np.meshgrid(angles, np.arccos(nodes), angles, indexing="ij"), axis=-1).reshape(-1, 3)
+    repeated = np.broadcast_to(weights[:, None], (degree + 1, len(nodes), degree + 1)).reshape(-1)
+    return Rotation.from_euler("ZYZ", grid).as_matrix(), repeated / repeated.sum()
+
+
+def check_group(value: Any, argument: str = "group") -> FiniteGroup | ContinuousGroup:
+    """Return `value`, if it is a group, finite or continuous."""
+    fix = "Pass `groups.cyclic(4)`, `groups.SO3` and the like; the group comes first."
+    return instance(value, (FiniteGroup, ContinuousGroup), argument, expected="a group", fix=fix)
 
 
 SO2 = SO(2)

@@ -1,4 +1,4 @@
-"""The finite group: an immutable multiplication table that knows its algebra.
+"""The finite group: an immutable multiplication table, with its subgroups, classes, characters and irreps.
 
     gh             G.table[g, h]
     g⁻¹            G.inverse[g]
@@ -6,8 +6,8 @@
     χ_σ            G.characters()
     σ(g)           G.irreps()[i][g]
 
-Elements are integers 0 … order − 1, in the order of whoever built the group. Groups are equal when their tables are;
-names and matrices are descriptions and do not count.
+Elements are the integers 0 … order − 1; each family says in which order. Groups are equal when their tables are equal.
+Names, matrices and permutations are descriptions and do not count.
 """
 
 import dataclasses
@@ -17,11 +17,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Complex, Int, Num
 
 from ntk_equiv._check import instance, is_listed, refusal
-from ntk_equiv.groups import _characters, _irreps, _table
-from ntk_equiv.groups._characters import IrrepType
+from ntk_equiv.groups import _irreps, _table
+from ntk_equiv.groups._irreps import IrrepType
 
 
 @jax.tree_util.register_static
@@ -61,15 +62,15 @@ class FiniteGroup:
 
     def __init__(
         self,
-        table: Any,
+        table: ArrayLike | Sequence,
         /,
         *,
         names: Sequence[str] | None = None,
         label: str = "group",
-        matrices: Any = None,
-        permutations: Any = None,
+        matrices: ArrayLike | None = None,
+        permutations: ArrayLike | None = None,
     ) -> None:
-        table = _table.checked_table(table)
+        table = _table.check_table(table)
         neutral = _table.identity(table)
         if names is None:
             names = ["e" if g == neutral else f"g{g}" for g in range(len(table))]
@@ -97,8 +98,8 @@ class FiniteGroup:
         raise AttributeError(f"A group does not change: cannot delete `{name}`. Build another one.")
 
     def __reduce__(self) -> tuple:
-        # Hashes of bytes differ from process to process, so the group is built anew rather than copied.
-        return _rebuilt, (self.table, self.names, self.label, self.matrices, self.permutations)
+        # The hash of bytes differs between processes, so a pickled group is built anew rather than copied.
+        return _rebuild, (self.table, self.names, self.label, self.matrices, self.permutations)
 
     def __hash__(self) -> int:
         return self._hash  # type: ignore[attr-defined]
@@ -107,8 +108,8 @@ class FiniteGroup:
         return self is other or (isinstance(other, FiniteGroup) and np.array_equal(self.table, other.table))
 
     def __repr__(self) -> str:
-        shown = self.names if self.order <= 12 else (*self.names[:8], "…")
-        return f"<{self.label}, order {self.order}: {' '.join(shown)}>"
+        names = self.names if self.order <= 12 else (*self.names[:8], "…")
+        return f"<{self.label}, order {self.order}: {' '.join(names)}>"
 
     @property
     def order(self) -> int:
@@ -141,7 +142,7 @@ class FiniteGroup:
         return tuple(_table.element_orders(self.table).tolist())
 
     def element(self, g: Any, argument: str = "g") -> int:
-        """`g` as an `int`, if it is an element of this group.
+        """Return `g` as an `int`, if it is an element of this group.
 
         >>> from ntk_equiv import groups
         >>> groups.cyclic(4).element(7)
@@ -182,18 +183,18 @@ class FiniteGroup:
                    [ 2,  0, -2,  0,  0]])
         """
         representatives = [members[0] for members in self.conjugacy_classes()]
-        return _characters.characters(_cached_irreps(self))[:, representatives]
+        return _irreps.characters(_cached_irreps(self))[:, representatives]
 
     def irreps(self) -> list[np.ndarray]:
         """All irreducible unitary representations, as read-only arrays [order, d, d].
 
-        Real orthogonal (and of real dtype) where a real form exists, complex otherwise. The trivial one comes first,
-        then by dimension, then by decreasing real part of the character element by element, so that low frequencies
-        lead and conjugate irreps are neighbours. Computed once per table; homomorphism, Schur orthogonality and
-        Σd² = order are verified to 1e-11 before the first result is returned.
+        They are real orthogonal (and of real dtype) where a real form exists, complex otherwise. The trivial one comes
+        first. The others are sorted by dimension, then by decreasing real part of the character, element by element,
+        so low frequencies come first and conjugate irreps are neighbours. They are computed once per table.
+        Homomorphism, Schur orthogonality and Σd² = order are checked to 1e-11 before the first result is returned.
 
         Returns:
-            One array per irrep; `irrep_types()` tells the kind of each.
+            One array per irrep; `irrep_types()` lists their types.
 
         Example:
             >>> from ntk_equiv import groups
@@ -214,10 +215,10 @@ class FiniteGroup:
             >>> [kind.indicator for kind in groups.quaternion().irrep_types()]
             [1, 1, 1, 1, -1]
         """
-        return _characters.irrep_types(self.table, _cached_irreps(self))
+        return _irreps.irrep_types(self.table, _cached_irreps(self))
 
     def subgroup(self, elements: Iterable[int], /) -> "Subgroup":
-        """The subgroup generated by `elements`, together with its place in this group.
+        """The subgroup generated by `elements`, with its embedding in this group.
 
         Args:
             elements: generators, or all elements, of the subgroup.
@@ -238,14 +239,14 @@ class FiniteGroup:
             >>> [H.embedding for H in groups.klein().cyclic_subgroups()]
             [(0,), (0, 1), (0, 2), (0, 3)]
         """
-        found = {_subgroup(self, [g]).embedding: g for g in range(self.order)}
-        return tuple(_subgroup(self, [found[key]]) for key in sorted(found, key=lambda key: (len(key), key)))
+        subgroups = {small.embedding: small for small in (_subgroup(self, [g]) for g in range(self.order))}
+        return tuple(subgroups[key] for key in sorted(subgroups, key=lambda key: (len(key), key)))
 
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Subgroup:
-    """A subgroup as a group of its own, with its place in the larger one.
+    """A subgroup as a group of its own, with its embedding in the larger group.
 
     Attributes:
         group: the subgroup, its elements numbered from 0 in the order of the larger group.
@@ -275,10 +276,22 @@ def _subgroup(group: FiniteGroup, elements: list[int]) -> Subgroup:
     return Subgroup(small, tuple(embedding.tolist()))
 
 
-def _rebuilt(table: np.ndarray, names: tuple[str, ...], label: str, matrices: Any, permutations: Any) -> FiniteGroup:
+def _rebuild(
+    table: np.ndarray,
+    names: tuple[str, ...],
+    label: str,
+    matrices: np.ndarray | None,
+    permutations: np.ndarray | None,
+) -> FiniteGroup:
     return FiniteGroup(table, names=names, label=label, matrices=matrices, permutations=permutations)
 
 
 @functools.lru_cache(maxsize=256)
 def _cached_irreps(group: FiniteGroup) -> tuple[np.ndarray, ...]:
     return _irreps.irreps(group.table)
+
+
+def check_finite_group(value: Any, argument: str = "group") -> FiniteGroup:
+    """Return `value`, if it is a finite group."""
+    fix = "Make one with `groups.cyclic(4)` and the like; a finite subgroup of a continuous one with its `finite`."
+    return instance(value, FiniteGroup, argument, expected="a finite group", fix=fix)

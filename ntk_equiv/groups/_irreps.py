@@ -1,41 +1,68 @@
-"""Irreducible unitary representations of any finite group, numerically.
+"""The irreducible unitary representations of any finite group, computed from its table, and their characters.
 
-The regular representation (L(g)v)(h) = v(g⁻¹h) holds every irrep σ exactly dim σ times. Its commutant are the right
-translations, so with real coefficients a(g) = a(g⁻¹) drawn at random
+**Finding them.** The regular representation (L(g)v)(h) = v(g⁻¹h) contains every irrep σ exactly dim σ times. It
+commutes with the right translations. Draw real coefficients a(g) = a(g⁻¹) at random; then
 
     A[h, h'] = a(h⁻¹h')
 
-is a real symmetric matrix whose eigenspaces are, with probability one, irreducible over the real numbers. An eigenspace
-with orthonormal basis V and projector P = VVᵀ carries ρ(g) = VᵀL(g)V with the character
+is a real symmetric matrix that commutes with L. With probability one its eigenspaces are irreducible over the real
+numbers. An eigenspace with orthonormal basis V and projector P = VVᵀ carries ρ(g) = VᵀL(g)V, with the character
 
     χ(g) = Σ_h p(hgh⁻¹),      p(g) = P[e, g],
 
-read off one row of P. ⟨χ, χ⟩ = 1, 2, 4 tells the real, the complex and the quaternionic type. In the last two cases
-some real antisymmetric J with J² = −1 commutes with ρ; the eigenspaces of J split ρ into σ and its conjugate, which
-are two irreps for the complex type and the same one twice for the quaternionic type.
+which needs one row of P only. ⟨χ, χ⟩ = 1, 2, 4 for the real, the complex and the quaternionic type. In the last two
+cases some real antisymmetric J with J² = −1 commutes with ρ. The eigenspaces of J split ρ into σ and its conjugate:
+two irreps for the complex type, the same irrep twice for the quaternionic type.
 
-One-dimensional irreps are rounded to exact roots of unity. Others that eigenvalues too close together have left
-inexact are made homomorphisms to rounding by
+**Making them exact.** One-dimensional irreps are rounded to roots of unity. Others lose digits where eigenvalues of A
+lie close together. They are improved by
 
     σ(g) ← (1/N) Σ_h σ(gh)σ(h)†,     then the nearest unitary matrix,
 
-whose error is the square of the previous one. The result is checked before anybody sees it.
+which squares the error. The result is checked before it is returned.
+
+**Types.** For an irrep σ with character χ(g) = tr σ(g) the Frobenius–Schur indicator is
+
+    ν = (1/N) Σ_g χ(g²) =  1   real: σ has a real orthogonal form,
+                           0   complex: σ and its conjugate σ̄ are different irreps,
+                          −1   quaternionic: σ ≅ σ̄, but no basis makes σ real.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Complex
 
 from ntk_equiv.groups import _table
+from ntk_equiv.groups._table import Table
+
+Irreps = tuple[np.ndarray, ...]  # each [order, d, d]
 
 _ATTEMPTS = 8
 
 
-class _Algebra(NamedTuple):
-    """What of a group is needed again and again."""
+class IrrepType(NamedTuple):
+    """The type of one irrep.
 
-    table: np.ndarray
+    Attributes:
+        indicator: the Frobenius–Schur indicator: 1 real, 0 complex, -1 quaternionic.
+        conjugate: the index of the conjugate irrep in `G.irreps()`; its own index unless the type is complex.
+
+    Example:
+        >>> from ntk_equiv import groups
+        >>> groups.cyclic(3).irrep_types()                      # the second and third are conjugate to each other
+        (IrrepType(indicator=1, conjugate=0), IrrepType(indicator=0, conjugate=2), IrrepType(indicator=0, conjugate=1))
+    """
+
+    indicator: int
+    conjugate: int
+
+
+class _Algebra(NamedTuple):
+    """A table with all that is read off it, so that it is read only once."""
+
+    table: Table
     inverse: np.ndarray
     identity: int
     generators: tuple[int, ...]
@@ -43,14 +70,14 @@ class _Algebra(NamedTuple):
     element_orders: np.ndarray
 
 
-def irreps(table: np.ndarray) -> tuple[np.ndarray, ...]:
+def irreps(table: Table) -> Irreps:
     """All irreps of the group with this table, each [order, d, d]: real where a real form exists, else complex.
 
-    The trivial one comes first, then by dimension; within a dimension by decreasing real part of the character,
-    compared element by element. Conjugate irreps are neighbours.
+    The trivial one comes first. The others are sorted by dimension, then by decreasing real part of the character,
+    element by element. Conjugate irreps are neighbours.
 
     Raises:
-        ArithmeticError: the result misses its checks for every random element that was tried.
+        ArithmeticError: the result failed its checks for every random element that was tried.
     """
     group = _Algebra(
         table,
@@ -61,34 +88,34 @@ def irreps(table: np.ndarray) -> tuple[np.ndarray, ...]:
         _table.element_orders(table),
     )
     for seed in range(_ATTEMPTS):
-        found = _ordered(list(_distinct_irreps(group, np.random.default_rng(seed))))
-        if sum(sigma.shape[1] ** 2 for sigma in found) == len(table) and defect(table, found) < 1e-11:
+        found = _sort_irreps(_distinct_irreps(group, np.random.default_rng(seed)))
+        if sum(sigma.shape[1] ** 2 for sigma in found) == len(table) and _error(group, found) < 1e-11:
             return tuple(_table.read_only(sigma) for sigma in found)
     raise ArithmeticError(
-        f"The irreps of this group of order {len(table)} could not be found to 1e-11 from {_ATTEMPTS} random elements "
-        "of the commutant. Please report the table: eigenvalues this close are not expected."
+        f"The irreps of this group of order {len(table)} could not be computed to 1e-11 from {_ATTEMPTS} random "
+        "elements of the commutant. Eigenvalues this close are not expected: please report the table."
     )
 
 
-def defect(table: np.ndarray, found: tuple[np.ndarray, ...]) -> float:
-    """How far `found` is from being all irreps: homomorphism, and Schur orthogonality with completeness.
+def _error(group: _Algebra, found: Irreps) -> float:
+    """How far `found` is from being all irreps: as homomorphisms, and in Schur orthogonality with completeness.
 
     σ(s)σ(g) = σ(sg) for generators s implies it for all pairs. The matrix elements √(d/N)·σ_ab(g) are orthonormal
-    functions on the group, and a basis exactly if Σd² = N.
+    functions on the group, and they are a basis exactly if Σd² = N.
     """
-    order, generators = len(table), _table.generators(table)
-    error = max(_homomorphism_error(table, generators, sigma) for sigma in found)
+    order = len(group.table)
+    error = max(_homomorphism_error(group, sigma) for sigma in found)
     elements = [np.sqrt(sigma.shape[1] / order) * sigma.reshape(order, -1) for sigma in found]
     basis = np.concatenate(elements, axis=1)
     return float(max(error, np.abs(basis.conj().T @ basis - np.eye(basis.shape[1])).max()))
 
 
-def _homomorphism_error(table: np.ndarray, generators: tuple[int, ...], sigma: np.ndarray) -> float:
-    return max(float(np.abs(sigma[s] @ sigma - sigma[table[s]]).max()) for s in generators or (0,))
+def _homomorphism_error(group: _Algebra, sigma: np.ndarray) -> float:
+    return max(float(np.abs(sigma[s] @ sigma - sigma[group.table[s]]).max()) for s in group.generators or (0,))
 
 
 def _distinct_irreps(group: _Algebra, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """One irrep of every class, in no particular order."""
+    """One irrep of every equivalence class, in no particular order."""
     order, sizes = len(group.table), np.bincount(group.classes)
     seen: list[np.ndarray] = []
     for V in _eigenspaces(group, rng):
@@ -106,40 +133,42 @@ def _eigenspaces(group: _Algebra, rng: np.random.Generator) -> list[np.ndarray]:
     a = rng.standard_normal(len(group.table))
     values, vectors = np.linalg.eigh((a + a[group.inverse])[group.table[group.inverse]])
     width = np.abs(values).max()
+    # Rounding spreads equal eigenvalues by about 1e-14 of the width; a wider gap separates two eigenspaces.
     return np.split(vectors, np.flatnonzero(np.diff(values) > 1e-9 * width) + 1, axis=1)
 
 
 def _split(group: _Algebra, rho: np.ndarray, norm: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
     """The unitary irreps in a real-irreducible ρ with ⟨χ, χ⟩ = norm, polished."""
     if norm == 1:
-        yield _polished(group, rho)
+        yield _polish(group, rho)
         return
+    # The average of ρ(g)Aρ(g)ᵀ over the group commutes with ρ. A = X − Xᵀ makes it antisymmetric, so iJ is Hermitian.
     X = rng.standard_normal(rho.shape[1:])
     J = np.mean(rho @ (X - X.T) @ rho.transpose(0, 2, 1), axis=0)
     _, vectors = np.linalg.eigh(1j * J)
     U = vectors[:, : rho.shape[1] // 2]
-    sigma = _polished(group, U.conj().T @ rho @ U)
+    sigma = _polish(group, U.conj().T @ rho @ U)
     yield sigma
     if norm == 2:
         yield sigma.conj() + 0  # no negative zeros
 
 
-def _polished(group: _Algebra, sigma: np.ndarray) -> np.ndarray:
-    """The representation next to `sigma`, which is one up to small errors."""
+def _polish(group: _Algebra, sigma: np.ndarray) -> np.ndarray:
+    """The exact representation close to `sigma`, which is one up to small errors."""
     if sigma.shape[1] == 1:
         turns = np.rint(np.angle(sigma[:, 0, 0]) / (2 * np.pi) * group.element_orders)
         roots = root_of_unity(turns, group.element_orders)[:, None, None]
         return roots if np.iscomplexobj(sigma) else roots.real
-    if _homomorphism_error(group.table, group.generators, sigma) > 1e-14:
-        return averaged(group.table, sigma)
+    if _homomorphism_error(group, sigma) > 1e-14:
+        return _average(group, sigma)
     return sigma
 
 
-def averaged(table: np.ndarray, sigma: np.ndarray) -> np.ndarray:
+def _average(group: _Algebra, sigma: np.ndarray) -> np.ndarray:
     """The average of σ(gh)σ(h)† over h, made unitary: a homomorphism up to the square of the error of `sigma`."""
     order, d = sigma.shape[:2]
     right = sigma.conj().transpose(0, 2, 1).reshape(order * d, d)
-    portions = (sigma[rows].transpose(0, 2, 1, 3).reshape(-1, order * d) for rows in _portions(table, sigma.size))
+    portions = (sigma[rows].transpose(0, 2, 1, 3).reshape(-1, order * d) for rows in _portions(group.table, sigma.size))
     average = np.concatenate([portion @ right for portion in portions]).reshape(order, d, d) / order
     left, _, right = np.linalg.svd(average)
     return left @ right
@@ -161,11 +190,26 @@ def root_of_unity(k: np.ndarray, n: np.ndarray | int) -> np.ndarray:
     return np.where(np.abs(cosine) < 1e-15, 0, cosine) + 1j * np.where(np.abs(sine) < 1e-15, 0, sine)
 
 
-def _ordered(found: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """`found`, sorted by dimension, then by character."""
+def _sort_irreps(found: Iterator[np.ndarray]) -> Irreps:
+    """Sort irreps by dimension, then by character."""
 
     def place(sigma: np.ndarray) -> tuple:
         chi = np.round(np.trace(sigma, axis1=1, axis2=2), 6) + 0
         return (len(sigma[0]), tuple(-chi.real), tuple(-chi.imag))
 
     return tuple(sorted(found, key=place))
+
+
+def characters(irreps: Irreps) -> Complex[np.ndarray, "irreps order"]:
+    """The character of each irrep on each element."""
+    chi = np.array([np.trace(sigma, axis1=1, axis2=2) for sigma in irreps], dtype=complex)
+    # Most characters are integers: rounding them makes tables readable. Adding 0 turns −0 into 0.
+    return np.where(np.abs(chi - np.rint(chi.real)) < 1e-12, np.rint(chi.real), chi) + 0
+
+
+def irrep_types(table: Table, irreps: Irreps) -> tuple[IrrepType, ...]:
+    """The Frobenius–Schur indicator and the conjugate partner of each irrep."""
+    chi = characters(irreps)
+    indicators = np.rint(chi[:, np.diagonal(table)].real.mean(axis=1)).astype(int)
+    overlaps = (chi @ chi.T).real  # N where one is the conjugate of the other, else 0
+    return tuple(IrrepType(int(nu), int(partner)) for nu, partner in zip(indicators, overlaps.argmax(1), strict=True))

@@ -22,9 +22,17 @@ from jaxtyping import Int, Num
 
 from ntk_equiv._check import instance, refusal
 from ntk_equiv.groups._continuous import SO2, SO3, O
-from ntk_equiv.groups._families import cyclic, dihedral, klein, product, quaternion
+from ntk_equiv.groups._families import (
+    alternating,
+    cyclic,
+    dihedral,
+    klein,
+    polyhedral,
+    product,
+    quaternion,
+    symmetric,
+)
 from ntk_equiv.groups._finite import FiniteGroup
-from ntk_equiv.groups._generated import alternating, polyhedral, symmetric
 
 SquareArray = TypeVar("SquareArray", jax.Array, np.ndarray)
 

@@ -5,7 +5,7 @@
     dual         a*(g) = a(g⁻¹)ᵀ
     restrict     the same action, of fewer elements
 
-They work on the channels. On images and graphs the points are moved as before.
+They combine channels. On images and graphs the positions are moved as before.
 """
 
 from collections.abc import Callable
@@ -18,16 +18,15 @@ import scipy.linalg
 from ntk_equiv._check import refusal
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup, Subgroup, check_finite_group
 from ntk_equiv.reps._channels import Channels, Identity, Matrices, MatrixFunction, Permutations, Table
-from ntk_equiv.reps._domains import Nowhere
-from ntk_equiv.reps._given import check_representation
-from ntk_equiv.reps._representation import Group, Representation
+from ntk_equiv.reps._grids import NoPositions
+from ntk_equiv.reps._representation import Group, Representation, check_representation, check_representation_of
 
 
 def direct_sum(a: Representation, b: Representation, /) -> Representation:
     """The direct sum a ⊕ b: the first channels transform as in `a`, the others as in `b`.
 
     Raises:
-        ValueError: different groups, different actions on the points, or a number of channels that is not known.
+        ValueError: different groups, different actions on the positions, or a number of channels that is not known.
 
     Example:
         >>> from ntk_equiv import groups, reps
@@ -35,14 +34,14 @@ def direct_sum(a: Representation, b: Representation, /) -> Representation:
         >>> reps.direct_sum(reps.regular(G), reps.trivial(G, 2))
         <regular + trivial of cyclic(4) on 6 channels>
     """
-    same_group(a, b)
+    check_representation_of(check_representation(a, "a").group, b, "b")
     for rep in (a, b):
         if rep.dim is None:
             fix = "Say how many: `reps.trivial(G, dim)`."
             raise refusal("a, b", expected="representations on a known number of channels", got=rep, fix=fix)
     if a.domain != b.domain:
         fix = "Only channels on the same pixels or nodes can be put together."
-        raise refusal("b", expected="acting on the same points as `a`", got=b, fix=fix)
+        raise refusal("b", expected="acting on the same positions as `a`", got=b, fix=fix)
     channels = _sum_of_channels(a.group, a.channels, b.channels)
     return Representation(a.group, channels, a.domain, label=f"{a.label} + {b.label}")
 
@@ -51,7 +50,7 @@ def tensor(a: Representation, b: Representation, /) -> Representation:
     """The tensor product a ⊗ b on the products of channels; (i, j) has the index i · dim b + j.
 
     Raises:
-        ValueError: different groups, or two different actions on points.
+        ValueError: different groups, or two different actions on positions.
 
     Example:
         >>> from ntk_equiv import groups, reps
@@ -59,11 +58,11 @@ def tensor(a: Representation, b: Representation, /) -> Representation:
         >>> reps.tensor(reps.matrix(G), reps.matrix(G)).dim
         9
     """
-    same_group(a, b)
-    if a.domain != b.domain and not any(isinstance(rep.domain, Nowhere) for rep in (a, b)):
-        fix = "Only one of them may move points, or both in the same way."
-        raise refusal("b", expected="acting on the same points as `a`, or on none", got=b, fix=fix)
-    domain = b.domain if isinstance(a.domain, Nowhere) else a.domain
+    check_representation_of(check_representation(a, "a").group, b, "b")
+    if a.domain != b.domain and not any(isinstance(rep.domain, NoPositions) for rep in (a, b)):
+        fix = "Only one of them may move positions, or both in the same way."
+        raise refusal("b", expected="acting on the same positions as `a`, or on none", got=b, fix=fix)
+    domain = b.domain if isinstance(a.domain, NoPositions) else a.domain
     channels = _product_of_channels(a.group, a.channels, b.channels)
     return Representation(a.group, channels, domain, label=f"{a.label} x {b.label}")
 
@@ -104,31 +103,22 @@ def restrict(a: Representation, subgroup: Subgroup | FiniteGroup, /) -> Represen
     """
     a = check_representation(a, "a")
     if isinstance(a.group, ContinuousGroup) or isinstance(a.channels, MatrixFunction):
-        return _restricted_to_finite(a, subgroup)
+        return _restrict_to_finite(a, subgroup)
     if not isinstance(subgroup, Subgroup) or not _is_subgroup(subgroup, a.group):
         fix = "Make it with `G.subgroup(elements)` of the group that is represented."
         raise refusal("subgroup", expected=f"a subgroup of {a.group.label}", got=subgroup, fix=fix)
-    channels = a.channels.restricted(subgroup.embedding)
-    return Representation(subgroup.group, channels, a.domain.restricted(subgroup.embedding), label=a.label)
-
-
-def same_group(a: Representation, b: Representation, argument: str = "b") -> None:
-    """Refuse what is no representation, and representations of different groups."""
-    check_representation(a, "a")
-    check_representation(b, argument)
-    if a.group != b.group:
-        fix = "Groups are the same when their tables are, element by element."
-        raise refusal(argument, expected=f"a representation of {a.group}", got=f"one of {b.group}", fix=fix)
+    channels, domain = a.channels.restrict(subgroup.embedding), a.domain.restrict(subgroup.embedding)
+    return Representation(subgroup.group, channels, domain, label=a.label)
 
 
 def _is_subgroup(subgroup: Subgroup, group: FiniteGroup) -> bool:
-    place = np.array(subgroup.embedding)
-    return bool(place.max() < group.order) and np.array_equal(
-        place[subgroup.group.table], group.table[np.ix_(place, place)]
+    embedding = np.array(subgroup.embedding)
+    return bool(embedding.max() < group.order) and np.array_equal(
+        embedding[subgroup.group.table], group.table[np.ix_(embedding, embedding)]
     )
 
 
-def _restricted_to_finite(a: Representation, subgroup: Subgroup | FiniteGroup) -> Representation:
+def _restrict_to_finite(a: Representation, subgroup: Subgroup | FiniteGroup) -> Representation:
     group = check_finite_group(subgroup.group if isinstance(subgroup, Subgroup) else subgroup, "subgroup")
     if group.matrices is None or not isinstance(a.group, ContinuousGroup) or not a.group.contains(group.matrices):
         fix = "Make it with `finite` of the continuous group, or with `groups.from_matrices`."
@@ -140,11 +130,11 @@ def _restricted_to_finite(a: Representation, subgroup: Subgroup | FiniteGroup) -
 
 def _sum_of_channels(group: Group, a: Channels, b: Channels) -> Channels:
     if isinstance(group, ContinuousGroup):
-        f, g = _as_function(a), _as_function(b)
+        f, g = _matrix_function(a), _matrix_function(b)
         return MatrixFunction(lambda R: jax.scipy.linalg.block_diag(f(R), g(R)), (a.dim or 1) + (b.dim or 1))
     if isinstance(a, Identity) and isinstance(b, Identity):
         return Identity((a.dim or 1) + (b.dim or 1))
-    p, q = _sources(a, group.order), _sources(b, group.order)
+    p, q = _gather_indices(a, group.order), _gather_indices(b, group.order)
     if p is not None and q is not None:
         return Permutations(Table(np.concatenate([p, q + p.shape[1]], axis=1)))
     pairs = zip(a.matrices(group.order), b.matrices(group.order), strict=True)
@@ -157,16 +147,16 @@ def _product_of_channels(group: Group, a: Channels, b: Channels) -> Channels:
     if isinstance(b, Identity) and b.dim in (None, 1):
         return a
     if isinstance(group, ContinuousGroup):
-        f, g = _as_function(a), _as_function(b)
+        f, g = _matrix_function(a), _matrix_function(b)
         return MatrixFunction(lambda R: jnp.kron(f(R), g(R)), (a.dim or 1) * (b.dim or 1))
-    p, q = _sources(a, group.order), _sources(b, group.order)
+    p, q = _gather_indices(a, group.order), _gather_indices(b, group.order)
     if p is not None and q is not None:
         return Permutations(Table((p[:, :, None] * q.shape[1] + q[:, None, :]).reshape(group.order, -1)))
     pairs = zip(a.matrices(group.order), b.matrices(group.order), strict=True)
     return Matrices(Table(np.array([np.kron(A, B) for A, B in pairs])))
 
 
-def _sources(channels: Channels, order: int) -> np.ndarray | None:
+def _gather_indices(channels: Channels, order: int) -> np.ndarray | None:
     """The gather indices of a permutation or of the identity."""
     if isinstance(channels, Permutations):
         return channels.sources.entries
@@ -175,7 +165,7 @@ def _sources(channels: Channels, order: int) -> np.ndarray | None:
     return None
 
 
-def _as_function(channels: Channels) -> Callable:
+def _matrix_function(channels: Channels) -> Callable:
     if isinstance(channels, MatrixFunction):
         return channels.fn
     return lambda R: jnp.eye(channels.dim or 1, dtype=R.dtype)

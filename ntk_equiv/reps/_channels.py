@@ -5,27 +5,30 @@
     (τ(g)x)_a = Σ_b τ(g)_ab x_b      `Matrices`
     (τ(R)x)_a = Σ_b fn(R)_ab x_b     `MatrixFunction`, for a continuous group whose element is the matrix R
 
-All know the length of the axis (`dim`) and their `matrices`; those of finite groups act for fewer elements as well
-(`restricted`). Tables live on the host and are constants of a compiled function. They take the precision of the array
-they act on.
+Each has the length of the axis (`dim`) and its `matrices`. Those of finite groups can be restricted to some of the
+elements (`restrict`). Tables live on the host and are constants of a compiled function. They take the precision of the
+array they act on.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
+from jax.typing import ArrayLike
 
 from ntk_equiv._check import refusal
+
+Element = ArrayLike
+"""An integer of a finite group, which may be traced, or a matrix of a continuous one."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-    """One row of numbers for each group element: read-only, equal and hashed by value."""
+    """A row of numbers for each group element: read-only, equal and hashed by value."""
 
     entries: np.ndarray
 
@@ -43,7 +46,7 @@ class Table:
         return hash(self._key)
 
     def __reduce__(self) -> tuple:
-        return Table, (self.entries,)  # without the cached hash, which holds in this process only
+        return Table, (self.entries,)  # without the cached hash, which is valid in this process only
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Table) and self._key == other._key)
@@ -51,18 +54,22 @@ class Table:
     def __hash__(self) -> int:
         return self._hash
 
-    def __getitem__(self, g: Any) -> Any:
+    def __getitem__(self, g: Element) -> np.ndarray | jax.Array:
         """The row of `g`: a constant if `g` is an `int`, a lookup if it is only known at run time."""
         return self.entries[g] if isinstance(g, int) else jnp.asarray(self.entries)[g]
+
+    def restrict(self, embedding: tuple[int, ...]) -> "Table":
+        """The rows of some of the elements."""
+        return Table(self.entries[list(embedding)])
 
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """Every element leaves everything as it is; `dim` is None where any size will do."""
+    """Every element leaves everything unchanged; `dim` is None where any size will do."""
 
     dim: int | None = None
 
-    def __call__(self, g: Any, x: jax.Array) -> jax.Array:
+    def __call__(self, g: Element, x: jax.Array) -> jax.Array:
         """`x` itself."""
         return x
 
@@ -70,8 +77,8 @@ class Identity:
         """The matrices, [order, dim, dim]."""
         return np.broadcast_to(np.eye(self.dim or 1), (order, self.dim or 1, self.dim or 1))
 
-    def restricted(self, embedding: tuple[int, ...]) -> "Identity":
-        """The same for some of the elements."""
+    def restrict(self, embedding: tuple[int, ...]) -> "Identity":
+        """The same action of some of the elements."""
         return self
 
 
@@ -86,7 +93,7 @@ class Permutations:
         """How many entries are permuted."""
         return self.sources.entries.shape[1]
 
-    def __call__(self, g: Any, x: jax.Array) -> jax.Array:
+    def __call__(self, g: Element, x: jax.Array) -> jax.Array:
         """The entries of `x` in their new places."""
         return jnp.take(x, self.sources[g], axis=-1, mode="clip")
 
@@ -94,9 +101,9 @@ class Permutations:
         """The permutation matrices, [order, dim, dim]."""
         return np.eye(self.dim)[self.sources.entries]
 
-    def restricted(self, embedding: tuple[int, ...]) -> "Permutations":
-        """The same for some of the elements."""
-        return Permutations(Table(self.sources.entries[list(embedding)]))
+    def restrict(self, embedding: tuple[int, ...]) -> "Permutations":
+        """The same action of some of the elements."""
+        return Permutations(self.sources.restrict(embedding))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,17 +117,17 @@ class Matrices:
         """The size of the matrices."""
         return self.table.entries.shape[1]
 
-    def __call__(self, g: Any, x: jax.Array) -> jax.Array:
+    def __call__(self, g: Element, x: jax.Array) -> jax.Array:
         """The matrix of `g` times the last axis of `x`."""
-        return _times(self.table[g], x)
+        return _multiply(self.table[g], x)
 
     def matrices(self, order: int) -> np.ndarray:
         """The matrices, [order, dim, dim]."""
         return self.table.entries
 
-    def restricted(self, embedding: tuple[int, ...]) -> "Matrices":
-        """The same for some of the elements."""
-        return Matrices(Table(self.table.entries[list(embedding)]))
+    def restrict(self, embedding: tuple[int, ...]) -> "Matrices":
+        """The same action of some of the elements."""
+        return Matrices(self.table.restrict(embedding))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,24 +137,44 @@ class MatrixFunction:
     fn: Callable
     dim: int
 
-    def __call__(self, g: Any, x: jax.Array) -> jax.Array:
+    def __call__(self, g: Element, x: jax.Array) -> jax.Array:
         """fn(g) times the last axis of `x`."""
-        return _times(self.fn(g), x)
+        return _multiply(self.fn(g), x)
 
-    def matrices(self, elements: Any) -> np.ndarray:
+    def matrices(self, elements: ArrayLike) -> np.ndarray:
         """The matrices of the given elements, on the host."""
         with jax.ensure_compile_time_eval():
             return np.array([np.asarray(self.fn(R)) for R in jnp.asarray(elements)])
 
 
-ANGLE = 0.1  # of the rotations whose logarithms are the generators: small enough for frequencies up to 30
+Channels = Identity | Permutations | Matrices | MatrixFunction
 
 
-def on_host(fn: Callable, n: int, dim: int, /) -> Callable:
-    """A function of matrices of a group that is written in NumPy, such that it can be compiled, mapped and derived.
+def check_last_axis(channels: Channels, shape: tuple[int, ...]) -> None:
+    """Refuse arrays of a shape whose last axis `channels` cannot act on."""
+    if channels.dim is not None and (not shape or shape[-1] != channels.dim):
+        fix = "The representation acts on the last axis; axes before it are a batch."
+        raise refusal("x", expected=f"an array with {channels.dim} entries on its last axis", got=shape, fix=fix)
 
-    It is called on the host. It keeps products, so that along a curve in the group d fn(R) = fn(R) dρ(Rᵀ dR), and dρ of
-    the rotation in a plane is the logarithm of fn at a small one.
+
+def _multiply(matrix: ArrayLike, x: jax.Array) -> jax.Array:
+    """The matrix times the last axis of x, in the precision of x."""
+    dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
+    if jnp.iscomplexobj(matrix):
+        dtype = jnp.promote_types(dtype, jnp.complex64)
+    matrix, x = jnp.asarray(matrix).astype(dtype), x.astype(dtype)
+    # The highest precision, because accelerators otherwise round the factors, and rotations would not be orthogonal.
+    return jnp.einsum("ij,...j->...i", matrix, x, precision=jax.lax.Precision.HIGHEST)
+
+
+_ANGLE = 0.1  # of the rotations whose logarithms are the generators: small enough for frequencies up to 30
+
+
+def wrap_numpy_function(fn: Callable, n: int, dim: int, /) -> Callable:
+    """A function of matrices of a group that is written in NumPy, made ready for compiling, mapping and deriving.
+
+    It is called on the host. Since fn(AB) = fn(A) fn(B), its derivative along a curve in the group is
+    d fn(R) = fn(R) dρ(Rᵀ dR), and dρ of the rotation in a plane is the logarithm of fn at a small rotation.
 
     Args:
         fn: from matrices [n, n] of the group to matrices [dim, dim] with fn(AB) = fn(A) fn(B).
@@ -158,48 +185,31 @@ def on_host(fn: Callable, n: int, dim: int, /) -> Callable:
     generators = np.array([_generator(fn, n, i, j) for i, j in planes.tolist()]).reshape(-1, dim, dim)
     is_complex = np.iscomplexobj(fn(np.eye(n)))
 
-    def found(R: Any) -> np.ndarray:
-        dtype = jnp.promote_types(R.dtype, jnp.complex64) if is_complex else R.dtype
-        return np.asarray(fn(np.asarray(R)), dtype)
+    def result_dtype(R: ArrayLike) -> np.dtype:
+        return jnp.promote_types(R.dtype, jnp.complex64) if is_complex else R.dtype  # type: ignore[union-attr]
+
+    def evaluate(R: ArrayLike) -> np.ndarray:
+        return np.asarray(fn(np.asarray(R)), result_dtype(R))
 
     @jax.custom_jvp
-    def called(R: jax.Array) -> jax.Array:
-        dtype = jnp.promote_types(R.dtype, jnp.complex64) if is_complex else R.dtype
-        return jax.pure_callback(found, jax.ShapeDtypeStruct((dim, dim), dtype), R, vmap_method="sequential")
+    def call_on_host(R: jax.Array) -> jax.Array:
+        shape = jax.ShapeDtypeStruct((dim, dim), result_dtype(R))
+        return jax.pure_callback(evaluate, shape, R, vmap_method="sequential")
 
-    @called.defjvp
+    @call_on_host.defjvp
     def _derivative(primals: tuple, tangents: tuple) -> tuple:
         (R,), (dR,) = primals, tangents
-        value, turned = called(R), R.T @ dR
-        rates = (turned[planes[:, 0], planes[:, 1]] - turned[planes[:, 1], planes[:, 0]]) / 2
+        value, velocity = call_on_host(R), R.T @ dR
+        rates = (velocity[planes[:, 0], planes[:, 1]] - velocity[planes[:, 1], planes[:, 0]]) / 2
         return value, value @ jnp.einsum("p,pij->ij", rates, jnp.asarray(generators, value.dtype))
 
-    return called
+    return call_on_host
 
 
 def _generator(fn: Callable, n: int, i: int, j: int) -> np.ndarray:
     """dρ of the matrix with 1 at (i, j) and −1 at (j, i)."""
     R = np.eye(n)
-    R[i, i] = R[j, j] = np.cos(ANGLE)
-    R[i, j], R[j, i] = np.sin(ANGLE), -np.sin(ANGLE)
+    R[i, i] = R[j, j] = np.cos(_ANGLE)
+    R[i, j], R[j, i] = np.sin(_ANGLE), -np.sin(_ANGLE)
     log = scipy.linalg.logm(np.asarray(fn(R)))
-    return (log if np.iscomplexobj(fn(R)) else log.real) / ANGLE
-
-
-Channels = Identity | Permutations | Matrices | MatrixFunction
-
-
-def check_fits(channels: Channels, shape: tuple[int, ...], argument: str = "x") -> None:
-    """Refuse arrays whose last axis `channels` cannot act on."""
-    if channels.dim is not None and (not shape or shape[-1] != channels.dim):
-        fix = "The representation acts on the last axis; axes before it are a batch."
-        raise refusal(argument, expected=f"an array with {channels.dim} entries on its last axis", got=shape, fix=fix)
-
-
-def _times(matrix: Any, x: jax.Array) -> jax.Array:
-    """The matrix times x over the last axis, in the precision of x."""
-    dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
-    if jnp.iscomplexobj(matrix):
-        dtype = jnp.promote_types(dtype, jnp.complex64)
-    matrix, x = jnp.asarray(matrix).astype(dtype), x.astype(dtype)
-    return jnp.einsum("ij,...j->...i", matrix, x, precision=jax.lax.Precision.HIGHEST)
+    return (log if np.iscomplexobj(fn(R)) else log.real) / _ANGLE

@@ -1,25 +1,30 @@
-"""The representation: τ on the channels together with ρ on the points.
+"""The representation: τ on the channels together with ρ on the positions.
 
     (ρ_X(g)x)(a) = τ_X(g) x(ρ⁻¹(g)a)
 
-For plain vectors there are no points and only τ is left; for the pixels of an image or the nodes of a
-graph, ρ moves them, and alone it is ρ_K, the action on kernels.
+Plain vectors have no positions, and only τ is left. On images and graphs ρ moves the pixels or nodes; ρ alone is ρ_K,
+the action on kernels.
+
+How far an action is from a representation, and from an orthogonal one, is measured in the norm ‖A‖ = max_a Σ_b |A_ab|,
+the largest change of an entry for inputs between −1 and 1. Positions that are moved exactly contribute nothing, so τ
+alone is measured. Otherwise the operators ρ(g) ⊗ τ(g) are multiplied out as sparse matrices.
 """
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
+from scipy import sparse
 
-from ntk_equiv._check import arrays, is_concrete, is_listed, real_number, refusal, shown
+from ntk_equiv._check import arrays, instance, is_concrete, is_listed, real_array, real_number, refusal, shown
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
-from ntk_equiv.reps import _measure
-from ntk_equiv.reps._channels import Channels, check_fits
-from ntk_equiv.reps._domains import Domain, Nowhere, Relabellings, Rotations, grid_action
-from ntk_equiv.reps._grids import GridAction
+from ntk_equiv.reps._channels import Channels, Element, Identity, MatrixFunction, Permutations, check_last_axis
+from ntk_equiv.reps._grids import Domain, GridAction, NodePermutations, NoPositions, Rotations, grid_action
 
 Group = FiniteGroup | ContinuousGroup
 X = TypeVar("X")
@@ -30,15 +35,15 @@ X = TypeVar("X")
 class Representation:
     """How a group acts on arrays: `rep(g, x)`.
 
-    Build one with the functions of `ntk_equiv.reps`. Immutable, hashable, passes through `jax.jit` as a static value;
-    the action itself can be compiled, differentiated and vmapped, over g too. `x` may be a pytree, every leaf of which
-    is acted upon; a graph (anything with `nodes`, `adjacency` and `_replace`) is acted upon as a graph. Floating-point
-    arrays keep their dtype.
+    Build one with the functions of `ntk_equiv.reps`. It is immutable and hashable, and passes through `jax.jit` as a
+    static value. The action itself can be compiled, differentiated and vmapped, over g too. `x` may be a pytree: the
+    group acts on every leaf, and on a graph (anything with `nodes`, `adjacency` and `_replace`) as a graph.
+    Floating-point arrays keep their dtype.
 
     Attributes:
         group: the group, finite or continuous.
         channels: τ, the action on the last axis.
-        domain: ρ, the action on the points.
+        domain: ρ, the action on the positions.
         label: a name.
 
     Example:
@@ -53,17 +58,17 @@ class Representation:
 
     group: Group
     channels: Channels
-    domain: Domain = dataclasses.field(default_factory=Nowhere)
+    domain: Domain = dataclasses.field(default_factory=NoPositions)
     label: str = dataclasses.field(default="representation", compare=False)
 
     def __repr__(self) -> str:
-        what = {0: "", 1: f"{self._positions}, ", 2: "images, "}[self.domain.rank]
+        what = {0: "", 1: f"{self._samples}, ", 2: "images, "}[self.domain.rank]
         return f"<{self.label} of {self.group.label} on {what}{self.dim or 'any number of'} channels>"
 
     @property
-    def _positions(self) -> str:
-        """What a single axis of positions counts."""
-        return "nodes" if isinstance(self.domain, Relabellings) else "sequences"
+    def _samples(self) -> str:
+        """What samples with a single axis of positions are called in messages."""
+        return "nodes" if isinstance(self.domain, NodePermutations) else "sequences"
 
     @property
     def dim(self) -> int | None:
@@ -75,7 +80,7 @@ class Representation:
         """Whether it is a representation, ρ(g)ρ(h) = ρ(gh), rather than an interpolation of one."""
         return self.domain.exact
 
-    def __call__(self, g: Any, x: X, /) -> X:
+    def __call__(self, g: Element, x: X, /) -> X:
         """ρ(g)x.
 
         Args:
@@ -95,7 +100,7 @@ class Representation:
         g = self._element(g)
         return jax.tree.map(lambda leaf: self._act(g, leaf), arrays(x, "x"), is_leaf=_is_graph)
 
-    def orbit(self, x: X, /, elements: Any = None) -> X:
+    def orbit(self, x: X, /, elements: ArrayLike | Sequence | None = None) -> X:
         """ρ(g)x for every element.
 
         Args:
@@ -113,8 +118,8 @@ class Representation:
         """
         return jax.vmap(lambda g: self(g, x))(self.elements(elements))
 
-    def elements(self, elements: Any = None, /) -> Any:
-        """The given elements as one array, integers [count] or matrices [count, n, n]; by default a whole finite group.
+    def elements(self, chosen: ArrayLike | Sequence | None = None, /) -> np.ndarray | jax.Array:
+        """The chosen elements as one array, integers [count] or matrices [count, n, n]; all of a finite group if None.
 
         Example:
             >>> from ntk_equiv import groups, reps
@@ -122,31 +127,32 @@ class Representation:
             array([0, 1, 2, 3])
         """
         if isinstance(self.group, FiniteGroup):
-            if elements is None:
+            if chosen is None:
                 return np.arange(self.group.order)
-            if is_concrete(elements):
-                if np.ndim(elements) != 1 or len(elements) == 0:
+            if is_concrete(chosen):
+                if np.ndim(chosen) != 1 or np.size(chosen) == 0:
                     fix = f"List integers from 0 to {self.group.order - 1}, or leave `elements` out for all."
-                    raise refusal("elements", expected="a list of elements", got=shown(elements), fix=fix)
-                return np.array([self.group.element(g, "elements") for g in np.asarray(elements).tolist()], dtype=int)
-            return elements
+                    raise refusal("elements", expected="a list of elements", got=shown(chosen), fix=fix)
+                return np.array([self.group.element(g, "elements") for g in np.asarray(chosen).tolist()], dtype=int)
+            return jnp.asarray(chosen)
         n = self.group.n
-        if elements is None or jnp.ndim(elements) != 3 or jnp.shape(elements)[1:] != (n, n):
-            got = "nothing" if elements is None else f"shape {jnp.shape(elements)}"
-            fix = "A continuous group has too many elements: draw some with `group.sample(key, count)`."
+        fix = "A continuous group has too many elements: draw some with `group.sample(key, count)`."
+        mats = None if chosen is None else jnp.asarray(real_array(chosen, "elements", fix=fix))
+        if mats is None or mats.ndim != 3 or mats.shape[1:] != (n, n):
+            got = "nothing" if mats is None else f"shape {mats.shape}"
             raise refusal("elements", expected=f"matrices [count, {n}, {n}] of {self.group}", got=got, fix=fix)
-        return jnp.asarray(elements)
+        return mats
 
     def spatial(self, shape: tuple[int, ...], /) -> GridAction:
         """ρ_K: the action on an output grid of this shape, such as the smaller one of a convolutional network.
 
         Args:
             shape: the grid, (h, w) or (nodes,); () for outputs without positions; for quarter turns also (h, h, 4) or
-                (h, h, 8), features on C4 or D4 as `stax.LiftingConv` makes them, whose orientations are permuted.
+                (h, h, 8), features on C4 or D4 as `stax.LiftingConv` makes them: their orientations are permuted.
 
         Returns:
-            Gather indices per element on the flattened grid, and their application to kernels. The identity for
-            vectors, and for the shape ().
+            The action on the flattened grid, as gather indices for each element, and on kernels. It is the identity
+            for vectors, and for the shape ().
 
         Example:
             >>> from ntk_equiv import groups, reps
@@ -176,7 +182,7 @@ class Representation:
             >>> reps.rotate(groups.cyclic(8)).homomorphism_error(grid=(5, 5)) > 0.1
             True
         """
-        return _measure.homomorphism_error(self.group, self.channels, self.spatial(grid or self.domain.example))
+        return measure_homomorphism_error(self.group, self.channels, self.spatial(grid or self.domain.example))
 
     def is_orthogonal(self, tol: float = 1e-5, *, grid: tuple[int, ...] | None = None) -> bool:
         """Whether ρ(g)ρ(g)† = 1 for all g, up to `tol`: lengths and inner products are kept.
@@ -192,14 +198,15 @@ class Representation:
             >>> reps.rotate(groups.cyclic(8)).is_orthogonal()
             False
         """
-        error = _measure.orthogonality_error(self.group, self.channels, self.spatial(grid or self.domain.example))
+        error = _measure_orthogonality_error(self.group, self.channels, self.spatial(grid or self.domain.example))
         return error <= real_number(tol, "tol")
 
-    def _element(self, g: Any) -> Any:
+    def _element(self, g: Element) -> int | jax.Array:
+        """An element in the form that channels and domains take: an `int` if it is known, else an array."""
         if isinstance(self.group, FiniteGroup):
             if isinstance(g, jax.Array | np.ndarray) and g.ndim == 0:
                 if not is_concrete(g):
-                    return g
+                    return jnp.asarray(g)
                 g = g.item()
             return self.group.element(g)
         n = self.group.n
@@ -208,7 +215,7 @@ class Representation:
             raise refusal("g", expected=f"a matrix [{n}, {n}] of {self.group}", got=f"shape {jnp.shape(g)}", fix=fix)
         return jnp.asarray(g)
 
-    def _act(self, g: Any, x: Any) -> Any:
+    def _act(self, g: Element, x: Any) -> Any:
         if not _is_graph(x):
             return self._act_on_array(g, x)
         nodes = self._act_on_array(g, x.nodes)
@@ -218,21 +225,21 @@ class Representation:
         adjacency = move(g, move(g, x.adjacency, (-2,)), (-1,))
         return x._replace(nodes=nodes, adjacency=adjacency)
 
-    def _act_on_array(self, g: Any, x: jax.Array) -> jax.Array:
+    def _act_on_array(self, g: Element, x: jax.Array) -> jax.Array:
         rank = self.domain.rank
         if rank:
             x = self._grid_of(x.shape).move(g, x, tuple(range(-rank - 1, -1)))
-        check_fits(self.channels, x.shape)
+        check_last_axis(self.channels, x.shape)
         return self.channels(g, x)
 
     def _grid_of(self, shape: tuple[int, ...]) -> GridAction:
         """The action on the positions of an array of this shape, if its axes are in the right order."""
         rank = self.domain.rank
-        expected = {1: f"{self._positions} [..., N, channels]", 2: "images [..., H, W, channels], channels last"}[rank]
+        expected = {1: f"{self._samples} [..., N, channels]", 2: "images [..., H, W, channels], channels last"}[rank]
         if len(shape) < rank + 1:
             fix = "Add an axis of channels at the end, of size 1 if there is none."
             raise refusal("x", expected=expected, got=f"shape {shape}", fix=fix)
-        # An interpolated rotation acts on grids of any shape, and would turn channels and rows into each other.
+        # An interpolated rotation acts on grids of any shape, so it would silently rotate channels into rows.
         grid, suspicious = shape[-rank - 1 : -1], rank == 2 and _has_channels_first(shape)
         try:
             if not (suspicious and isinstance(self.domain, Rotations)):
@@ -251,3 +258,92 @@ def _has_channels_first(shape: tuple[int, ...]) -> bool:
 
 def _is_graph(x: Any) -> bool:
     return all(hasattr(x, name) for name in ("nodes", "adjacency", "_replace"))
+
+
+def check_representation(value: Any, argument: str) -> Representation:
+    """Return `value`, if it is a representation."""
+    fix = "Make one of a group, as in `reps.rot90(groups.cyclic(4))`."
+    return instance(value, Representation, argument, expected="a representation", fix=fix)
+
+
+def check_representation_of(group: Group, value: Any, argument: str) -> Representation:
+    """Return `value`, if it is a representation of `group`."""
+    rep = check_representation(value, argument)
+    if rep.group != group:
+        fix = "Groups are the same when their tables are, element by element."
+        raise refusal(argument, expected=f"a representation of {group}", got=f"one of {rep.group}", fix=fix)
+    return rep
+
+
+def check_actions(rep_x: Any, rep_y: Any) -> tuple[Representation, Representation]:
+    """Return the actions on inputs and outputs, if they are of one group; without `rep_y` outputs are invariant."""
+    rep_x = check_representation(rep_x, "rep_x")
+    if rep_y is None:
+        return rep_x, Representation(rep_x.group, Identity(), label="trivial")
+    rep_y = check_representation(rep_y, "rep_y")
+    if rep_x.group != rep_y.group:
+        fix = "Samples and labels transform under the same group."
+        raise refusal("rep_y", expected=f"of {rep_x.group.label}", got=f"of {rep_y.group.label}", fix=fix)
+    return rep_x, rep_y
+
+
+def measure_homomorphism_error(group: Group, channels: Channels, grid: GridAction, *, pairs: int = 32) -> float:
+    """The largest ‖ρ(g)ρ(h) − ρ(gh)‖, over all pairs of a finite group or `pairs` pairs of a continuous one."""
+    if isinstance(group, ContinuousGroup):
+        return max(_norm(a @ b - c) for a, b, c in _triples(group, channels, pairs))
+    if isinstance(channels, Identity | Permutations) and grid.exact:
+        return 0.0  # permutations are compared with the table when they are given
+    if grid.exact:
+        mats = channels.matrices(group.order)
+        return max(_norm(mats[g] @ mats - mats[group.table[g]]) for g in range(group.order))
+    operators = _operators(group, channels, grid)
+    every_pair = itertools.product(range(group.order), repeat=2)
+    return max(_norm(operators[g] @ operators[h] - operators[group.table[g, h]]) for g, h in every_pair)
+
+
+def _measure_orthogonality_error(group: Group, channels: Channels, grid: GridAction) -> float:
+    """The largest ‖ρ(g)ρ(g)† − 1‖, over all elements of a finite group or a sample of a continuous one."""
+    if isinstance(group, ContinuousGroup):
+        mats = np.array([c for _, _, c in _triples(group, channels, 32)])
+    elif isinstance(channels, Identity | Permutations) and grid.exact:
+        return 0.0
+    elif grid.exact:
+        mats = channels.matrices(group.order)
+    else:
+        operators = _operators(group, channels, grid)
+        return max(_norm(A @ A.conj().T - sparse.eye_array(A.shape[0])) for A in operators)
+    return _norm(mats @ mats.conj().transpose(0, 2, 1) - np.eye(mats.shape[1]))
+
+
+def _triples(group: ContinuousGroup, channels: Channels, pairs: int) -> Iterator[tuple[np.ndarray, ...]]:
+    """ρ(g), ρ(h), ρ(gh) for some pairs."""
+    g, h = np.split(_random_elements(group, 2 * pairs), 2)
+    return zip(*(_matrices(channels, elements) for elements in (g, h, g @ h)), strict=True)
+
+
+def _random_elements(group: ContinuousGroup, count: int) -> np.ndarray:
+    """The same Haar-distributed matrices [count, n, n] every time, on the host.
+
+    Not `group.sample`: this runs while representations are built, which may be inside of a compiled function.
+    """
+    Q, R = np.linalg.qr(np.random.default_rng(0).standard_normal((count, group.n, group.n)))
+    Q = Q * np.sign(np.diagonal(R, axis1=1, axis2=2))[:, None, :]
+    if group.special:
+        Q[:, :, 0] *= np.linalg.det(Q)[:, None]
+    return Q
+
+
+def _matrices(channels: Channels, elements: np.ndarray) -> np.ndarray:
+    """τ of some elements of a continuous group."""
+    if isinstance(channels, MatrixFunction):
+        return channels.matrices(elements)
+    return channels.matrices(len(elements))
+
+
+def _operators(group: FiniteGroup, channels: Channels, grid: GridAction) -> list[sparse.csr_array]:
+    both = zip(grid.matrices(group.order), channels.matrices(group.order), strict=True)
+    return [sparse.kron(space, sparse.csr_array(tau), format="csr") for space, tau in both]
+
+
+def _norm(A: np.ndarray | sparse.sparray) -> float:
+    return float(abs(A).sum(axis=-1).max())

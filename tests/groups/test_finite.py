@@ -1,7 +1,6 @@
 """The finite group as a value: immutable, hashable, printable, strict about its table."""
 
 import pickle
-import time
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 
 from ntk_equiv import groups
-from ntk_equiv.groups import _irreps
 
 
 def test_equality_and_hash_are_by_table() -> None:
@@ -99,37 +97,3 @@ def test_subgroups() -> None:
     tetrahedral = groups.polyhedral("O").subgroup(range(12))
     assert tetrahedral.group == groups.polyhedral("T")
     np.testing.assert_array_equal(tetrahedral.group.matrices, groups.polyhedral("T").matrices)
-
-
-@pytest.mark.parametrize(
-    "group",
-    [
-        groups.dihedral(60),
-        groups.symmetric(5),
-        groups.product(groups.polyhedral("I"), groups.cyclic(2)),
-    ],
-    ids=["D60", "S5", "IxC2"],
-)
-def test_irreps_of_order_120_are_quick_and_accurate(group) -> None:
-    start = time.process_time()
-    found = _irreps.irreps(group.table)
-    assert time.process_time() - start < 2  # two cores at most: under a second on the clock
-    assert _irreps.defect(group.table, found) < 2e-14
-
-
-def test_the_check_of_irreps_can_fail() -> None:
-    group = groups.dihedral(3)
-    found = group.irreps()
-    assert _irreps.defect(group.table, tuple(found)) < 1e-14
-    assert _irreps.defect(group.table, (found[0], found[1], found[2] * 1.001)) > 1e-4
-    assert _irreps.defect(group.table, (found[0], found[0], found[2])) > 0.9
-    assert _irreps.defect(groups.cyclic(6).table, tuple(found)) > 0.5
-
-
-def test_averaging_squares_the_error() -> None:
-    group = groups.symmetric(4)
-    noise = np.random.default_rng(0).standard_normal((24, 3, 3))
-    for sigma in group.irreps()[3:]:
-        for size in (1e-2, 1e-4):
-            better = _irreps.averaged(group.table, sigma + size * noise)
-            assert np.abs(better[1] @ better - better[group.table[1]]).max() < 20 * size**2

@@ -86,13 +86,13 @@ def test_sign() -> None:
     D4 = groups.dihedral(4)
     flips = reps.sign(D4, [1] * 4 + [-1] * 4)
     assert [float(flips(g, jnp.ones(1))[0]) for g in (1, 4)] == [1.0, -1.0]
-    with pytest.raises(ValueError, match="`signs` must be given, got nothing, with 3 of them to choose"):
+    with pytest.raises(ValueError, match="`signs` must be given, got nothing, with 3 possible choices"):
         reps.sign(D4)
-    with pytest.raises(ValueError, match="with 0 of them"):
+    with pytest.raises(ValueError, match="with 0 possible"):
         reps.sign(C3)
     with pytest.raises(ValueError, match="3 numbers, 1 or −1"):
         reps.sign(C3, [1, 2, 3])
-    with pytest.raises(ValueError, match=r"a representation of cyclic\(3\)"):
+    with pytest.raises(ValueError, match=r"`signs` must be a representation of cyclic\(3\)"):
         reps.sign(C3, [1, -1, 1])
 
 
@@ -139,9 +139,9 @@ def test_leaves_of_a_pytree_are_all_acted_upon() -> None:
         (lambda: reps.direct_sum(reps.rot90(C4), reps.regular(C4)), "known number of channels"),
         (
             lambda: reps.direct_sum(reps.rot90(C4, reps.regular(C4)), reps.regular(C4)),
-            "acting on the same points as `a`",
+            "acting on the same positions as `a`",
         ),
-        (lambda: reps.tensor(reps.rot90(C4), reps.rotate(C4)), "acting on the same points as `a`, or on none"),
+        (lambda: reps.tensor(reps.rot90(C4), reps.rotate(C4)), "acting on the same positions as `a`, or on none"),
         (lambda: reps.restrict(reps.regular(C4), groups.cyclic(2)), r"a subgroup of cyclic\(4\)"),
         (lambda: reps.restrict(reps.regular(C3), C4.subgroup([2])), r"a subgroup of cyclic\(3\)"),
     ],
@@ -151,7 +151,7 @@ def test_what_is_no_representation_is_refused(build, message) -> None:
         build()
 
 
-@pytest.mark.parametrize("g", [-1, 3, 1.0, np.float64(1), "r"])
+@pytest.mark.parametrize("g", [-1, 3, 1.0, np.float64(1)])
 def test_elements_out_of_range_are_refused(g) -> None:
     with pytest.raises(ValueError, match=r"`g` must be an element of cyclic\(3\)"):
         reps.regular(C3)(g, jnp.ones(3))

@@ -1,12 +1,15 @@
-"""Irreps against character tables from the literature, class by class.
+"""Irreps: accurate, quick, and with the character tables of the literature, class by class.
 
 A class is described by what tells it apart: its size, the order of its elements, and where needed one more number.
 """
+
+import time
 
 import numpy as np
 import pytest
 
 from ntk_equiv import groups
+from tests.groups.irreps import error_of_irreps
 
 GOLDEN = (1 + 5**0.5) / 2
 
@@ -89,6 +92,32 @@ def test_cyclic_irreps_are_exact_and_start_with_low_frequencies() -> None:
 
 def test_characters_are_on_classes() -> None:
     np.testing.assert_array_equal(groups.symmetric(3).characters(), [[1, 1, 1], [1, -1, 1], [2, 0, -1]])
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        groups.dihedral(60),
+        groups.symmetric(5),
+        groups.product(groups.polyhedral("I"), groups.cyclic(2)),
+    ],
+    ids=["D60", "S5", "IxC2"],
+)
+def test_irreps_of_order_120_are_quick_and_accurate(group) -> None:
+    start = time.process_time()
+    irreps = group.irreps()
+    assert time.process_time() - start < 2  # two cores at most: under a second on the clock
+    assert error_of_irreps(group, irreps) < 2e-14
+
+
+def test_the_error_of_irreps_is_noticed() -> None:
+    group = groups.dihedral(3)
+    one, sign, plane = group.irreps()
+    assert error_of_irreps(group, [one, sign, plane]) < 1e-14
+    assert error_of_irreps(group, [one, sign, plane * 1.001]) > 1e-4
+    assert error_of_irreps(group, [one, one, plane]) > 0.9
+    assert error_of_irreps(group, [one, sign]) == np.inf
+    assert error_of_irreps(groups.cyclic(6), [one, sign, plane]) > 0.5
 
 
 def _sorted(characters: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Representations that move points, against NumPy's and SciPy's own, and kernels moved entry by entry."""
+"""Representations that move positions, against NumPy's and SciPy's own, and kernels moved entry by entry."""
 
 import itertools
 
@@ -201,7 +201,7 @@ def test_node_kernels_are_moved_too() -> None:
     np.testing.assert_array_equal(grid.both(1, K)[0, 0], K[0, 0][[1, 0, 2]][:, [1, 0, 2]])
 
 
-def test_grids_of_vectors_and_of_single_points_do_not_move() -> None:
+def test_grids_of_vectors_and_single_positions_do_not_move() -> None:
     K = jnp.arange(6.0).reshape(2, 3)
     for grid in (reps.regular(C4).spatial(()), reps.rot90(C4).spatial(())):
         assert grid.is_identity
@@ -222,7 +222,7 @@ def test_grid_actions_pass_through_jit() -> None:
         (lambda: reps.rot90(C4)(1, jnp.ones((4, 5, 1))), r"`shape` must be that of a square grid, got \(4, 5\)"),
         (
             lambda: reps.rot90(D4).spatial((3, 3, 4)),
-            "got an axis of 4. .* on C4 one of 4, among which flips do not act",
+            "got an axis of 4. .* on C4 have 4, on which flips do not act",
         ),
         (
             lambda: reps.rot90(C4)(1, jnp.ones((4, 4))),
