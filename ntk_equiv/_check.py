@@ -1,7 +1,8 @@
-"""Named checks of what callers pass in.
+"""Checks of what callers pass in, shared by all parts.
 
-Every refusal reads the same way: the argument, what was expected, what came, and what to do about it. A check
-returns the value it approved, so that it can stand where the value is used.
+Every refusal names the argument, what was expected, what came, and what to do about it. A check returns the value it
+accepts, so it can stand where the value is used. Values that JAX traces are not known, so their kind and shape are
+checked alone.
 """
 
 import math
@@ -17,9 +18,9 @@ import numpy as np
 
 
 def refusal(argument: str, *, expected: str, got: Any, fix: str, kind: type[Exception] = ValueError) -> Exception:
-    """The exception for a bad argument, worded as everywhere else in the library.
+    """Return the exception for a bad argument, worded as everywhere in the library.
 
-    It has the attribute `argument`, by which a program tells what its user has to put right from an error of its own.
+    Its attribute `argument` lets a program tell its user's mistakes from its own errors.
 
     >>> refusal("tile", expected="a positive integer", got=0, fix="Leave it out to have one chosen.")
     ValueError('`tile` must be a positive integer, got 0. Leave it out to have one chosen.')
@@ -30,7 +31,7 @@ def refusal(argument: str, *, expected: str, got: Any, fix: str, kind: type[Exce
 
 
 def one_of(value: Any, options: tuple, argument: str) -> Any:
-    """`value`, if it is one of `options`."""
+    """Return `value` if it is one of `options`."""
     if not isinstance(value, Hashable) or value not in options:
         listed = ", ".join(repr(option) for option in options)
         raise refusal(argument, expected=f"one of {listed}", got=repr(value), fix="Choose one of these.")
@@ -38,42 +39,42 @@ def one_of(value: Any, options: tuple, argument: str) -> Any:
 
 
 def positive_integer(value: Any, argument: str) -> int:
-    """`value` as an `int`, if it is a whole number of at least one."""
+    """Return `value` as an `int` if it is a whole number, 1 or more."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise refusal(argument, expected="a positive integer", got=repr(value), fix="Pass a whole number, 1 or more.")
     return int(value)
 
 
 def whole_number(value: Any, argument: str) -> int:
-    """`value` as an `int`, if it is a whole number of at least zero."""
+    """Return `value` as an `int` if it is a whole number, 0 or more."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
         raise refusal(argument, expected="a whole number", got=repr(value), fix="Pass 0, 1, 2 or more.")
     return int(value)
 
 
 def positive_integers(values: Any, argument: str, *, fix: str, or_none: bool = False) -> tuple[int, ...]:
-    """`values` as a tuple of `int`, if it lists whole numbers of at least one; with `or_none` it may be empty."""
+    """Return `values` as a tuple of `int` if they are whole numbers, 1 or more; `or_none` allows an empty list."""
     if not is_listed(values) or not (or_none or len(values)):
         raise refusal(argument, expected="a tuple of positive integers", got=repr(values), fix=fix)
     return tuple(positive_integer(value, argument) for value in values)
 
 
 def boolean(value: Any, argument: str) -> bool:
-    """`value` as a `bool`, if it is one: no word such as "no" counts as true."""
+    """Return `value` as a `bool` if it is one; other values, such as the string "no", have no truth value here."""
     if not isinstance(value, bool | np.bool_):
         raise refusal(argument, expected="True or False", got=repr(value), fix="Pass one of these two.")
     return bool(value)
 
 
 def real_number(value: Any, argument: str) -> float:
-    """`value` as a `float`, if it is one finite real number known now."""
+    """Return `value` as a `float` if it is one finite real number that is known now."""
     if not is_number(value) or not is_concrete(value):
         raise refusal(argument, expected="one finite real number", got=shown(value), fix="Pass a Python float.")
     return float(value)
 
 
 def scalar(value: Any, argument: str, *, at_least: float | int | None = None, fix: str | None = None) -> Any:
-    """`value`, if it is one finite real number, of at least so much; one that JAX traces is taken as it is."""
+    """Return `value` if it is one finite real number, not below `at_least`; a traced one is returned as it is."""
     if not is_number(value):
         fix = fix or "Pass a float, or a JAX scalar."
         raise refusal(argument, expected="one real number", got=shown(value), fix=fix)
@@ -84,21 +85,21 @@ def scalar(value: Any, argument: str, *, at_least: float | int | None = None, fi
 
 
 def function(value: Any, argument: str, *, fix: str = "Pass the function itself.") -> Any:
-    """`value`, if it can be called."""
+    """Return `value` if it can be called."""
     if not callable(value):
         raise refusal(argument, expected="a function", got=shown(value), fix=fix, kind=TypeError)
     return value
 
 
 def instance(value: Any, kind: type | tuple[type, ...], argument: str, *, expected: str, fix: str) -> Any:
-    """`value`, if it is of that class, or one of these classes."""
+    """Return `value` if it is an instance of `kind`."""
     if not isinstance(value, kind):
         raise refusal(argument, expected=expected, got=shown(value), fix=fix, kind=TypeError)
     return value
 
 
 def file_path(value: Any, argument: str, *, exists: bool = False) -> Path:
-    """`value` as a path; `exists` refuses one where nothing is."""
+    """Return `value` as a path; with `exists` there must be a file or folder."""
     if not isinstance(value, str | os.PathLike):
         fix = "Pass a string or a `pathlib.Path`."
         raise refusal(argument, expected="the path of a file", got=shown(value), fix=fix, kind=TypeError)
@@ -110,7 +111,7 @@ def file_path(value: Any, argument: str, *, exists: bool = False) -> Path:
 
 
 def random_key(value: Any, argument: str = "key") -> jax.Array:
-    """`value`, if it is one random key of JAX, old or new."""
+    """Return `value` if it is one random key of JAX, of the old or the new kind."""
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ()
     old = dtype == np.uint32 and shape is not None and len(shape) == 1
@@ -121,7 +122,7 @@ def random_key(value: Any, argument: str = "key") -> jax.Array:
 
 
 def canonical_get(get: Any) -> str | tuple[str, ...]:
-    """`get` as the name of a kernel or a tuple of such names, in any case; `None` stands for both kernels."""
+    """Return `get` in lower case, as the name of a kernel or a tuple of such names; `None` stands for both kernels."""
     names = ("nngp", "ntk")
     if get is None or isinstance(get, str):
         return names if get is None else str(one_of(get.lower(), names, "get"))
@@ -135,10 +136,10 @@ def canonical_get(get: Any) -> str | tuple[str, ...]:
 def real_array(
     value: Any, argument: str, *, fix: str = "Pass numbers, or an array of them.", or_complex: bool = False
 ) -> Any:
-    """`value` as an array, if it is one of real numbers (or of complex ones), or nested lists of them."""
+    """Return `value` as an array if it holds real numbers; `or_complex` allows complex ones. Nested lists will do."""
     array = value
     if not hasattr(value, "dtype"):
-        try:  # The libraries alone know whether nested lists are an array.
+        try:  # only the libraries can tell whether nested lists make an array
             array = np.asarray(value) if is_concrete(value) else jnp.asarray(value)
         except ValueError:
             array = np.asarray(None)
@@ -149,18 +150,18 @@ def real_array(
 
 
 def same_shape(**values: Any) -> tuple[int, ...]:
-    """The common shape of arrays and numbers that are taken entry by entry."""
+    """Return the common shape of arrays and numbers that are combined entry by entry."""
     shapes = [np.shape(value) for value in values.values()]
     rank = max(map(len, shapes))
     sizes = [set(axis) - {1} for axis in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True)]
     if any(len(different) > 1 for different in sizes):
-        fix = "They are taken entry by entry: pass arrays of one shape, or numbers."
+        fix = "They are combined entry by entry: pass arrays of one shape, or numbers."
         raise refusal(", ".join(values), expected="of one shape, or numbers", got=f"shapes {shapes}", fix=fix)
     return tuple(different.pop() if different else 1 for different in sizes)
 
 
 def numeric(tree: Any, argument: str) -> Any:
-    """`tree`, if it has leaves and all of them are numbers or arrays of numbers."""
+    """Return `tree` if it has leaves and all of them are numbers or arrays of numbers."""
     leaves = jax.tree.leaves(tree)
     if not leaves or not all(_is_numeric(leaf) for leaf in leaves):
         fix = "Pass arrays of numbers, samples along their first axis, or a pytree of such arrays."
@@ -169,12 +170,12 @@ def numeric(tree: Any, argument: str) -> Any:
 
 
 def arrays(tree: Any, argument: str) -> Any:
-    """The same, with JAX arrays for leaves."""
+    """Return `tree` with JAX arrays as leaves, if all of them are numbers or arrays of numbers."""
     return jax.tree.map(jnp.asarray, numeric(tree, argument))
 
 
 def samples_in(x: Any, argument: str) -> int:
-    """How many samples `x` holds, arrays with a common leading axis."""
+    """Return the number of samples in `x`, if its arrays have a common leading axis."""
     counts = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(numeric(x, argument))}
     if len(counts) != 1 or () in counts:
         raise refusal(
@@ -187,7 +188,7 @@ def samples_in(x: Any, argument: str) -> int:
 
 
 def floating(x: Any, argument: str) -> jax.Array:
-    """`x` as a JAX array, if it holds floating-point numbers."""
+    """Return `x` as a JAX array if it holds floating-point numbers."""
     dtype = getattr(x, "dtype", None)
     if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
         got = type(x).__name__ if dtype is None else f"dtype {dtype}"
@@ -198,9 +199,9 @@ def floating(x: Any, argument: str) -> jax.Array:
 
 
 def single_time(t: Any) -> Any:
-    """`t`, if it is one training time, or None for that of the filter."""
+    """Return `t` if it is one training time, or None, which stands for the default of the filter."""
     if t is not None and jnp.ndim(t):
-        fix = "What is asked for belongs to one time: ask for one after the other."
+        fix = "This belongs to one time: call it once for each time."
         raise refusal("t", expected="a single time", got=f"shape {jnp.shape(t)}", fix=fix)
     return t
 
@@ -215,24 +216,25 @@ def is_concrete(x: Any) -> bool:
 
 
 def evaluating_what_is_known() -> AbstractContextManager:
-    """A context in which operations on known values have known results, also inside `jit`, where all would be traced.
+    """Return a context in which operations on known values have known results, even while JAX traces.
 
-    Elsewhere it does nothing: inside of programs that are compiled here it would evaluate every number by itself.
+    Inside `jit` operations on known values would be traced as well. Outside of `jit` the context does nothing, because
+    it would evaluate the programs that are compiled there operation by operation.
     """
     traced = not is_concrete(jnp.zeros(()))
     return jax.ensure_compile_time_eval() if traced else nullcontext()
 
 
 def is_listed(value: Any) -> bool:
-    """Whether `value` is a sequence, or an array of one axis; text is none."""
+    """Whether `value` is a sequence other than text, or an array with one axis."""
     if hasattr(value, "ndim"):
         return value.ndim == 1
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is one real number, and finite where that is known."""
-    if type(value) in (int, float):  # at once, because layers have many of them
+    """Whether `value` is one real number, and finite as far as that is known."""
+    if type(value) in (int, float):  # a shortcut, because layers have many of them
         return -math.inf < value < math.inf
     if isinstance(value, bool) or not isinstance(value, int | float | np.number | np.ndarray | jax.Array):
         return False
@@ -249,7 +251,7 @@ def _is_numeric(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """`value` in a message: numbers and text as they are, arrays and objects by what they are."""
+    """Return `value` as text for a message: arrays by shape and dtype, everything else as printed, cut off if long."""
     if isinstance(value, jax.Array | np.ndarray):
         return f"an array of shape {value.shape} and dtype {value.dtype}" if value.ndim else str(value)
     text = " ".join(repr(value).split())

@@ -1,4 +1,4 @@
-"""How much memory is left, and whether something will fit into it, asked before it is read or computed."""
+"""How much memory is free, and whether a result will fit, asked before it is read or computed."""
 
 import math
 from pathlib import Path
@@ -9,19 +9,22 @@ from ntk_equiv._check import refusal
 
 
 def free_memory() -> float:
-    """How many bytes of memory are free now, in this container too; infinity where the system does not tell."""
-    found = []
+    """Return how many bytes of memory are free now; infinity if the system does not say.
+
+    In a container the limit of the container counts too, which `MemAvailable` does not know.
+    """
+    limits = []
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemAvailable:"):
-            found.append(1024.0 * int(line.split()[1]))
+            limits.append(1024.0 * int(line.split()[1]))
     limit, used = (_lines(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
     if limit and used and limit[0].isdecimal():
-        found.append(float(limit[0]) - float(used[0]))
-    return max(0.0, min(found, default=math.inf))
+        limits.append(float(limit[0]) - float(used[0]))
+    return max(0.0, min(limits, default=math.inf))
 
 
 def in_bytes(count: float | int) -> str:
-    """A number of bytes as people say it.
+    """Return a number of bytes in the usual units.
 
     >>> in_bytes(999), in_bytes(4.2e9)
     ('999 bytes', '4.2 GB')
@@ -32,20 +35,20 @@ def in_bytes(count: float | int) -> str:
 
 
 def check_fits(size: int, argument: str, *, what: str, fix: str) -> None:
-    """Refuse what takes more bytes than are left where results are kept: by the host of CPUs, or on an accelerator.
+    """Refuse a result of more bytes than are free where results are kept: in main memory, or on the accelerator.
 
     >>> check_fits(2**62, "x1", what="a matrix", fix="Take fewer samples.")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    ValueError: `x1` must be such that the result fits into memory, got a matrix of 4.61 EB where ... are left...
+    ValueError: `x1` must be such that the result fits into memory, got a matrix of 4.61 EB where ... are free...
     """
-    left = free_memory() if jax.default_backend() == "cpu" else _left_on_device()
-    if size > left:
-        got = f"{what} of {in_bytes(size)} where {in_bytes(left)} are left"
+    free = free_memory() if jax.default_backend() == "cpu" else _free_on_device()
+    if size > free:
+        got = f"{what} of {in_bytes(size)} where {in_bytes(free)} are free"
         raise refusal(argument, expected="such that the result fits into memory", got=got, fix=fix)
 
 
-def _left_on_device() -> float:
+def _free_on_device() -> float:
     usage = jax.local_devices()[0].memory_stats() or {}
     return usage["bytes_limit"] - usage.get("bytes_in_use", 0) if "bytes_limit" in usage else math.inf
 

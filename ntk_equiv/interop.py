@@ -1,11 +1,11 @@
-"""Guests from other libraries.
+"""The neural-tangents library on current JAX.
 
-`neural_tangents` 0.6.5 was written for an older JAX and imports TensorFlow for one experiment. Both can be had
-without: the names that it looks for and JAX has since moved are put back where it expects them, and the
-experiment is left out. Names are only ever *added*, and only where they are missing; nothing that JAX has today is
+`neural_tangents` 0.6.5 was written for an older JAX, and imports TensorFlow for one experiment. Here it runs on the JAX
+that is installed: names that JAX has since moved are put back where neural-tangents looks for them, and the experiment
+is replaced by an empty module. Names are only *added*, and only where they are missing. Nothing that JAX has today is
 changed.
 
-Its networks are guests with full rights: every function of this library that takes a `kernel_fn` takes theirs.
+Every function of this library that takes a `kernel_fn` takes one of neural-tangents too.
 """
 
 import importlib
@@ -22,14 +22,14 @@ def neural_tangents() -> ModuleType:
     """The `neural_tangents` module, working on the JAX that is installed and without TensorFlow.
 
     Its analytic kernels, `predict`, `batch` and the empirical kernels run. Its `experimental` subpackage, which
-    converts TensorFlow models, is an empty placeholder. One habit of theirs to know: kernels of a network with spatial
-    output and an odd number of convolutions come with the spatial axes in reverse order, `[n1, n2, w, w', h, h']`.
+    converts TensorFlow models, is an empty placeholder. Note that neural-tangents returns kernels of a network with
+    spatial output and an odd number of convolutions with the spatial axes in reverse order, `[n1, n2, w, w', h, h']`.
 
     Returns:
         The imported module; later calls return the same one.
 
     Raises:
-        ModuleNotFoundError: if neural-tangents is not installed, with the command that installs it.
+        ModuleNotFoundError: neural-tangents is not installed; the message has the command that installs it.
 
     Example:
         >>> import jax.numpy as jnp
@@ -62,7 +62,7 @@ def _restore_moved_names() -> None:
     for name in _MOVED_TO_EXTEND:
         _add(jax.core, name, getattr(jax.extend.core, name))
     _add(jax.random, "KeyArray", jax.Array)
-    # Only used as keys of a table of rules; the primitives themselves no longer exist under these names.
+    # neural-tangents uses these two only as keys of a table of rules; the primitives themselves no longer exist.
     for name in ("zeros_like_p", "add_any_p"):
         _add(ad, name, jax.extend.core.Primitive(f"neural_tangents_{name}"))
     if importlib.util.find_spec("jax.util") is None:

@@ -1,3 +1,5 @@
+"""The shared checks: what they accept comes back, what they refuse is named."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np

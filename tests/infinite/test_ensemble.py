@@ -283,7 +283,7 @@ def test_single_precision_says_what_it_cannot_resolve():
 
 
 WRONG = {
-    "no pair": (lambda: InfiniteEnsemble(KERNEL_FN, X), "pair of points and labels"),
+    "no pair": (lambda: InfiniteEnsemble(KERNEL_FN, X), "pair of samples and labels"),
     "too few labels": (lambda: InfiniteEnsemble(KERNEL_FN, (X, Y[:2])), "labels for all samples"),
     "no data": (lambda: InfiniteEnsemble(KERNEL_FN, (X[:0], Y[:0])), "at least one training point"),
     "NaN labels": (lambda: InfiniteEnsemble(KERNEL_FN, (X, Y.at[1].set(np.nan))), "first in sample 1"),

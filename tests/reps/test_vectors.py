@@ -68,7 +68,7 @@ def test_permutations_stay_gathers_in_sums_and_products() -> None:
         (reps.tensor(a, b), reps.tensor(a, reps.matrix(S3, b.channels.matrices(6)))),
         (reps.tensor(a, reps.trivial(S3, 3)), reps.tensor(a, reps.matrix(S3, np.stack([np.eye(3)] * 6)))),
     ):
-        assert type(combined.channels).__name__ == "Permutations"
+        assert combined(1, jnp.arange(combined.dim)).dtype == jnp.arange(1).dtype  # matrices would make floats of them
         np.testing.assert_array_equal(combined.channels.matrices(6), dense.channels.matrices(6))
 
 
