@@ -14,12 +14,9 @@ which needs one row of P only. ⟨χ, χ⟩ = 1, 2, 4 for the real, the complex 
 cases some real antisymmetric J with J² = −1 commutes with ρ. The eigenspaces of J split ρ into σ and its conjugate:
 two irreps for the complex type, the same irrep twice for the quaternionic type.
 
-**Making them exact.** One-dimensional irreps are rounded to roots of unity. Others lose digits where eigenvalues of A
-lie close together. They are improved by
-
-    σ(g) ← (1/N) Σ_h σ(gh)σ(h)†,     then the nearest unitary matrix,
-
-which squares the error. The result is checked before it is returned.
+**Rounding.** One-dimensional irreps are rounded to exact roots of unity. The others are exact up to rounding although
+eigenvalues of A may lie close together: if V is tilted into another eigenspace by an angle δ, ρ is wrong by δ² only,
+because L does not mix the two. The result is checked before it is returned, and another A is drawn if it fails.
 
 **Types.** For an irrep σ with character χ(g) = tr σ(g) the Frobenius–Schur indicator is
 
@@ -138,40 +135,28 @@ def _eigenspaces(group: _Algebra, rng: np.random.Generator) -> list[np.ndarray]:
 
 
 def _split(group: _Algebra, rho: np.ndarray, norm: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """The unitary irreps in a real-irreducible ρ with ⟨χ, χ⟩ = norm, polished."""
+    """The unitary irreps in a real-irreducible ρ with ⟨χ, χ⟩ = norm."""
     if norm == 1:
-        yield _polish(group, rho)
+        yield _round_to_roots(group, rho)
         return
     # The average of ρ(g)Aρ(g)ᵀ over the group commutes with ρ. A = X − Xᵀ makes it antisymmetric, so iJ is Hermitian.
     X = rng.standard_normal(rho.shape[1:])
     J = np.mean(rho @ (X - X.T) @ rho.transpose(0, 2, 1), axis=0)
     _, vectors = np.linalg.eigh(1j * J)
     U = vectors[:, : rho.shape[1] // 2]
-    sigma = _polish(group, U.conj().T @ rho @ U)
+    sigma = _round_to_roots(group, U.conj().T @ rho @ U)
     yield sigma
     if norm == 2:
         yield sigma.conj() + 0  # no negative zeros
 
 
-def _polish(group: _Algebra, sigma: np.ndarray) -> np.ndarray:
-    """The exact representation close to `sigma`, which is one up to small errors."""
-    if sigma.shape[1] == 1:
-        turns = np.rint(np.angle(sigma[:, 0, 0]) / (2 * np.pi) * group.element_orders)
-        roots = root_of_unity(turns, group.element_orders)[:, None, None]
-        return roots if np.iscomplexobj(sigma) else roots.real
-    if _homomorphism_error(group, sigma) > 1e-14:
-        return _average(group, sigma)
-    return sigma
-
-
-def _average(group: _Algebra, sigma: np.ndarray) -> np.ndarray:
-    """The average of σ(gh)σ(h)† over h, made unitary: a homomorphism up to the square of the error of `sigma`."""
-    order, d = sigma.shape[:2]
-    right = sigma.conj().transpose(0, 2, 1).reshape(order * d, d)
-    portions = (sigma[rows].transpose(0, 2, 1, 3).reshape(-1, order * d) for rows in _portions(group.table, sigma.size))
-    average = np.concatenate([portion @ right for portion in portions]).reshape(order, d, d) / order
-    left, _, right = np.linalg.svd(average)
-    return left @ right
+def _round_to_roots(group: _Algebra, sigma: np.ndarray) -> np.ndarray:
+    """Make a one-dimensional irrep exact, whose values are roots of unity; return others as they are."""
+    if sigma.shape[1] > 1:
+        return sigma
+    turns = np.rint(np.angle(sigma[:, 0, 0]) / (2 * np.pi) * group.element_orders)
+    roots = root_of_unity(turns, group.element_orders)[:, None, None]
+    return roots if np.iscomplexobj(sigma) else roots.real
 
 
 def _portions(rows: np.ndarray, size: int) -> list[np.ndarray]:
