@@ -76,11 +76,6 @@ def test_tables_that_are_no_groups(table, message) -> None:
         groups.from_table(table)
 
 
-def test_names_must_fit() -> None:
-    with pytest.raises(ValueError, match="`names` must be 2 names, got 1"):
-        groups.from_table([[0, 1], [1, 0]], names=["e"])
-
-
 @pytest.mark.parametrize("g", [-1, 4, 1.0, True, "r"])
 def test_elements_out_of_range(g) -> None:
     with pytest.raises(ValueError, match=r"an element of cyclic\(4\), an integer from 0 to 3"):
