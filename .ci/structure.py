@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-
-jax.config.update("jax_enable_x64", True)
-
 import jax.numpy as jnp
 import optax
 
@@ -85,6 +82,8 @@ def parameters() -> tuple[int, int]:
 
 
 def main() -> None:
+    """Print the table."""
+    jax.config.update("jax_enable_x64", True)
     net = stax.serial(stax.Dense(16, 1.5, 0.1), stax.Relu(), stax.Dense(1))
     x, y = jnp.asarray([[1.0, 2.0, 4.0], [0.0, 1.0, 5.0]]), jnp.asarray([1.0, -1.0])
     data = augment(x, y, reps.regular(groups.cyclic(3)))

@@ -11,7 +11,7 @@ import pytest
 from ntk_equiv import InfiniteEnsemble, augment, filters, groups, reps, solvers, stax
 from ntk_equiv.solvers import DenseBlock, FilterAboveNoise, SolvedBlock, Solver
 from tests.solvers.tridiagonal import Tridiagonal
-from tests.tolerances import ORACLE, REDUCTION, assert_close
+from tests.tolerances import REDUCTION, assert_close
 
 INF = float("inf")
 SOLVERS = {"Eigh": solvers.Eigh(), "tridiagonal": Tridiagonal()}
@@ -89,7 +89,7 @@ def everything(ens, t):
         ens.cov(X_TEST, times, X + 1),
         ens.var(X_TEST, t),
         ens.var(X_TEST, jnp.full(7, t)),
-        ens.sample(jax.random.key(0), X_TEST, times, 2),
+        ens.sample(jax.random.key(0), X_TEST[:1], jnp.array([0.1, t]), 2),
         ens.train_mean(t),
         ens.residual(t) + ens.y,
         ens.coefficients(t),
@@ -138,7 +138,7 @@ def test_what_a_solver_does_not_know_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("wrong", ["krylov", solvers.Eigh, None, 3])
+@pytest.mark.parametrize("wrong", ["krylov", solvers.Eigh])
 def test_what_is_no_solver_is_refused(wrong):
     with pytest.raises(TypeError, match=r"`solver` must be \"auto\" or a solver"):
         InfiniteEnsemble(KERNEL_FN, TRAIN, solver=wrong)

@@ -25,7 +25,9 @@ class Tridiagonal:
         T, Q = scipy.linalg.hessenberg(matrix, calc_q=True)
         # Of a Hermitian matrix it is tridiagonal; phases make what is beside the diagonal real.
         beside = np.diagonal(T, -1)
-        phases = np.cumprod(np.concatenate([[1], np.where(beside == 0, 1, beside / np.where(beside == 0, 1, abs(beside)))]))
+        phases = np.cumprod(
+            np.concatenate([[1], np.where(beside == 0, 1, beside / np.where(beside == 0, 1, abs(beside)))])
+        )
         lam, V = scipy.linalg.eigh_tridiagonal(np.diagonal(T).real, abs(beside))
         return TridiagonalBlock(matrix, (Q * phases) @ V, lam, self.error)
 
