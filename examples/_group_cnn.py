@@ -128,7 +128,7 @@ class GroupConv(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        """Return features [n, H, W, order * features], or [n, 1, 1, ...] if a filter without padding covers the image."""
+        """Return features [n, H, W, order * features], or [n, 1, 1, ...] if the filter covers the image."""
         k, turns = self.order, 1 if self.lifting else self.order
         basis = harmonics(k, self.size).astype(x.dtype)
         inputs, count = x.shape[-1] // turns, basis.shape[-1]

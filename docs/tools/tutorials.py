@@ -105,8 +105,8 @@ def _with_directions(first: str, script: Path) -> str:
     directions = f"""
 !!! tip "Run it yourself"
 
-    This page was made by running the script `{where}`. In a checkout with the extra `plots` installed, the script prints
-    the same and saves its figures in `results/`:
+    This page was made by running the script `{where}`. In a checkout with the extra `plots` installed, the
+    script prints the same and saves its figures in `results/`:
 
         python {where}
 """
