@@ -63,8 +63,8 @@ def augmentation() -> Figure:
         orbit, colour, mark = train.x[i::3], plotting.COLOURS[i], plotting.MARKERS[i]
         left.plot(*orbit.T, mark, color=colour, markersize=6)
         left.plot(*orbit[:1].T, mark, color="none", markeredgecolor=colour, markersize=11)
-    for index, point in enumerate(train.x):
-        left.annotate(str(index), point, textcoords="offset points", xytext=(8, 6), fontsize=8, color="#222222")
+    for index, sample in enumerate(train.x):
+        left.annotate(str(index), sample, textcoords="offset points", xytext=(8, 6), fontsize=8, color="#222222")
     left.axhline(0, color="#999999", linewidth=0.5)
     left.axvline(0, color="#999999", linewidth=0.5)
     left.set(aspect="equal", xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), title="index (g, i) is g·n + i, here n = 3")
@@ -83,7 +83,7 @@ def training() -> Figure:
     fig, (left, right) = plotting.panels(2, sharey=True, width=3.5)
     for number, t in enumerate((1.0, 10.0, 100.0, 1000.0)):
         left.plot(lam, lam * filters.gradient_flow(1.0)(lam, t), color=plotting.COLOURS[number], label=f"t = {t:.0f}")
-    left.set(title="gradient flow: small eigenvalues take long")
+    left.set(title="gradient flow: small eigenvalues are slow")
     ways = [
         ("flow", "-", filters.gradient_flow(1.0)(lam, 10.0)),
         ("descent", "--", filters.gradient_descent(1.0)(lam, 10)),
@@ -92,8 +92,8 @@ def training() -> Figure:
     ]
     for number, (name, line, values) in enumerate(ways):
         right.plot(lam, lam * values, line, color=plotting.COLOURS[number], label=name)
-    right.set(title="ten steps at the rate 1, and ridge")
-    left.set_ylabel(r"part that is learned, $\lambda\,\varphi_t(\lambda)$")
+    right.set(title="ten steps at rate 1, and ridge")
+    left.set_ylabel(r"fraction learned, $\lambda\,\varphi_t(\lambda)$")
     for ax in (left, right):
         ax.set(xscale="log", xlabel="eigenvalue λ")
         ax.legend()
@@ -113,13 +113,13 @@ def reduction() -> Figure:
     """Draw the Gram matrix of an augmented set, in its own order and sorted by irreps."""
     group = groups.O(2).finite(4)
     n = 5
-    points = jax.random.normal(jax.random.key(3), (n, 2))
-    train = augment(points, jnp.zeros(n), reps.matrix(group))
+    samples = jax.random.normal(jax.random.key(3), (n, 2))
+    train = augment(samples, jnp.zeros(n), reps.matrix(group))
     theta = np.asarray(gram(kernel_fn, train.x, None, "ntk"))
     change = np.kron(fourier(group), np.eye(n))
     blocks = change @ theta @ change.conj().T
     fig, (left, right) = plotting.panels(2, width=3.4, height=3.3)
-    show(left, theta, f"Θ of {n} points under D4: {8 * n} × {8 * n}", cmap="Blues")
+    show(left, theta, f"Θ of {n} samples under D4: {8 * n} × {8 * n}", cmap="Blues")
     show(right, np.log10(np.abs(blocks) + 1e-16), "the same, sorted by irreps", cmap="Blues", vmin=-3.5, vmax=1.5)
     for edge in range(1, 8):
         for ax in (left, right):
@@ -153,7 +153,7 @@ def members() -> Figure:
     left.plot([], [], color=plotting.COLOURS[4], label="12 members")
     left.plot(degrees, draws[:100].mean(axis=0), color=plotting.COLOURS[1], label="mean of 100")
     plotting.predicted(left, degrees, ens.mean(circle, 3.0), label="infinite ensemble")
-    left.set(xticks=range(0, 361, 90), xlabel="position on a circle, in degrees", ylabel="prediction")
+    left.set(xticks=range(0, 361, 90), xlabel="direction, degrees", ylabel="prediction")
     left.set_title("period 90°: the ensemble, not its members")
     left.legend(loc="upper left", ncols=2, columnspacing=1)
     left.set_ylim(None, 1.5 * draws[:12].max())
