@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._gram import prior_variance, split_kernel
+from ntk_equiv._gram import kernel_diagonal, split_kernel
 from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs
 from ntk_equiv.infinite import InfiniteEnsemble, rounding_allowed
@@ -62,7 +62,7 @@ def orbit_moments(
 
 def rounding_of(ens: InfiniteEnsemble, x: Inputs) -> float:
     """What rounding may add to covariances at x, which are differences of terms as large as before training."""
-    prior = prior_variance(split_kernel(ens.kernel_fn), x)
+    prior = kernel_diagonal(split_kernel(ens.kernel_fn), x)
     return rounding_allowed(prior) * float(jnp.max(prior, initial=0.0))
 
 
