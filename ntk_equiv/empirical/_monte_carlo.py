@@ -117,9 +117,9 @@ class MonteCarloKernelFn:
         mean, squares, count = total
         # One network says nothing about the spread of many.
         error = jax.tree.map(lambda s: jnp.sqrt(s / count / (count - 1)) if count > 1 else s * jnp.nan, squares)
-        found = {f"{name}{end}": getattr(k, name) for end, k in (("", mean), ("_error", error)) for name in names}
+        known = {f"{name}{end}": getattr(k, name) for end, k in (("", mean), ("_error", error)) for name in names}
         blank = dict.fromkeys(("nngp", "ntk", "nngp_error", "ntk_error"))
-        return KernelEstimate(**{**blank, **found}, samples=self.samples)
+        return KernelEstimate(**{**blank, **known}, samples=self.samples)
 
     def check_samples(self, x: Inputs, argument: str = "x") -> Inputs:
         """Return `x` as arrays, or refuse it by the name `argument`."""

@@ -16,14 +16,16 @@ This is the only part of the library that imports flax, optax and orbax.
 
 from ntk_equiv.ensembles._compare import Comparison, Deviation, Trend, compare_with_theory
 from ntk_equiv.ensembles._layout import Layout, use_cores
+
+# For the command line.
 from ntk_equiv.ensembles._layout import available_cores as available_cores
+
+# For those who want to look at what is compiled, or to lower it for another device.
+from ntk_equiv.ensembles._members import prepare_task as prepare_task
 from ntk_equiv.ensembles._models import as_pair, to_flax
 from ntk_equiv.ensembles._networks import fashion_cnn, histology_cnn, mlp
 from ntk_equiv.ensembles._run import History, Run, bootstrapped, log_steps
 from ntk_equiv.ensembles._train import expected_layout, train, untrained
-
-# For those who want to look at what is compiled, or to lower it for another device.
-from ntk_equiv.ensembles._train import prepare_task as prepare_task
 
 __all__ = [
     "Comparison",

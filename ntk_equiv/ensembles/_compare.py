@@ -26,17 +26,19 @@ from ntk_equiv.filters import Filter, GradientDescent, GradientFlow, Momentum
 
 @runtime_checkable
 class Theory(Protocol):
-    """What a comparison asks of an `InfiniteEnsemble`.
+    """What a comparison asks of an `InfiniteEnsemble`."""
 
-    Attributes:
-        train: the training set.
-        filter: how it is trained.
-        reduction: "sum" or "mean".
-    """
+    @property
+    def train(self) -> Any:
+        """The training set."""
 
-    train: Any
-    filter: Any
-    reduction: str
+    @property
+    def filter(self) -> Any:
+        """How it is trained."""
+
+    @property
+    def reduction(self) -> str:
+        """How losses are combined, "sum" or "mean"."""
 
     def mean(self, x: Inputs, t: Any) -> Any:
         """Return the mean over members at time t, [n, ..., channels]."""

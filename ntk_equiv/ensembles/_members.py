@@ -19,11 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ntk_equiv._check import one_of, refusal
 from ntk_equiv._typing import Inputs
-from ntk_equiv.ensembles._batches import Batch, Batches, Data
+from ntk_equiv.ensembles._batches import Batch, Batches, Data, TrainingSet, make_batches
 from ntk_equiv.ensembles._layout import Layout
-from ntk_equiv.ensembles._losses import LossFn, reduce_losses, value_and_gradient
-from ntk_equiv.ensembles._models import Model, Params
+from ntk_equiv.ensembles._losses import LossFn, loss_function, reduce_losses, value_and_gradient
+from ntk_equiv.ensembles._models import Model, Module, Params, as_model
 
 NEVER = -1
 SAMPLES_AT_A_TIME = 1000
@@ -130,6 +131,51 @@ class Task:
         """Return a member that is marked as failed at this step, if its parameters are no longer finite."""
         finite = jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(member.params)]))
         return dataclasses.replace(member, failed=_first_failure(member.failed, finite, number))
+
+
+def prepare_task(
+    module: Module,
+    train: TrainingSet,
+    *,
+    optimizer: optax.GradientTransformation | optax.MultiSteps,
+    loss: str | LossFn = "mse",
+    reduction: str = "mean",
+    batch_size: int | None = None,
+    augmentation: str = "full",
+    key_impl: str = "threefry2x32",
+) -> tuple[Task, Data]:
+    """Check everything that is compiled; return it as a task, with the arrays that batches are made from.
+
+    Args:
+        module: as for `train`.
+        train: as for `train`.
+        optimizer: as for `train`.
+        loss: as for `train`.
+        reduction: as for `train`.
+        batch_size: as for `train`.
+        augmentation: as for `train`.
+        key_impl: the name of the generator of random keys.
+    """
+    batches, data = make_batches(train, batch_size, augmentation)
+    one_of(reduction, ("mean", "sum"), "reduction")
+    if isinstance(optimizer, optax.MultiSteps):
+        optimizer = optimizer.gradient_transformation()
+    if not isinstance(optimizer, optax.GradientTransformation):
+        fix = "Pass for example `optax.sgd(0.5)`."
+        raise refusal("optimizer", expected="from optax", got=type(optimizer).__name__, fix=fix, kind=TypeError)
+    model, (x, y, _) = as_model(module), data
+    params = model.shapes_of_parameters(jax.tree.map(lambda leaf: leaf[:1], x))
+    outputs = jax.eval_shape(model.apply, params, x)
+    if not hasattr(outputs, "shape") or outputs.shape[:1] != y.shape[:1]:
+        got = getattr(outputs, "shape", type(outputs).__name__)
+        fix = "A network returns one array, with the sample axis first."
+        raise refusal("module", expected=f"one with outputs of {y.shape[0]} samples", got=got, fix=fix)
+    task = Task(model, optimizer, loss_function(loss, outputs, y), reduction, batches, key_impl)
+    _check_optimizer(task, params)
+    _check_finite(x, "x")
+    if isinstance(loss, str):  # a user's loss may leave out labels that are not numbers
+        _check_finite(y, "y")
+    return task, data
 
 
 # Random numbers take long to compile. So this is one program for all training sets and optimizers.
@@ -269,3 +315,33 @@ def _with_dtype(leaf: Any, dtype: Any) -> Any:
 def _first_failure(failed: jax.Array, fine: jax.Array, number: jax.Array) -> jax.Array:
     """Return the step of the first failure: this one, if there was none before and something is not fine now."""
     return jnp.where((failed == NEVER) & ~fine, number, failed).astype(failed.dtype)
+
+
+def _check_optimizer(task: Task, params: Params) -> None:
+    """Refuse an optimizer that cannot make a step with parameters like these."""
+
+    def one_step(params: Params) -> tuple:
+        loss_fn = lambda at: sum((jnp.sum(leaf) for leaf in jax.tree.leaves(at)), jnp.zeros(()))  # noqa: E731
+        state = task.initial_member((jnp.int32(0), params)).optimizer
+        updates, new = update_by(task.optimizer, params, state, params, loss_fn(params), loss_fn)
+        return (params, state), (optax.apply_updates(params, updates), new)
+
+    try:
+        before, after = jax.eval_shape(one_step, params)
+        specs = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (before, after)]
+        problem = "one that changes the shapes of its state" if specs[0] != specs[1] else None
+    except Exception as error:  # whatever optax says about parameters that it was not made for
+        problem = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}"
+    if problem is not None:
+        fix = (
+            "Labels and masks have to fit the parameters of the module. An optimizer that needs parameters of its own "
+            "kind, such as `optax.lookahead`, is not supported: pass the one inside of it."
+        )
+        raise refusal("optimizer", expected="one that updates parameters like these", got=problem, fix=fix)
+
+
+def _check_finite(tree: Any, argument: str) -> None:
+    for leaf in jax.tree.leaves(tree):
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(leaf).all():
+            fix = "Remove or repair these samples: no network learns from them."
+            raise refusal(argument, expected="finite", got="NaN or infinity", fix=fix)

@@ -19,14 +19,13 @@ from ntk_equiv._check import (
     boolean,
     file_path,
     instance,
-    one_of,
     positive_integer,
     random_key,
     refusal,
     samples_in,
 )
 from ntk_equiv._typing import Inputs
-from ntk_equiv.ensembles._batches import Batches, Data, TrainingSet, make_batches
+from ntk_equiv.ensembles._batches import Batches, Data, TrainingSet
 from ntk_equiv.ensembles._checkpoint import (
     Checkpoints,
     check_same_settings,
@@ -35,7 +34,7 @@ from ntk_equiv.ensembles._checkpoint import (
     restore_structure,
 )
 from ntk_equiv.ensembles._layout import Layout, activation_bytes, choose_layout
-from ntk_equiv.ensembles._losses import LossFn, loss_function
+from ntk_equiv.ensembles._losses import LossFn
 from ntk_equiv.ensembles._members import (
     NEVER,
     Member,
@@ -45,10 +44,10 @@ from ntk_equiv.ensembles._members import (
     initial_params,
     key_numbers,
     predict,
+    prepare_task,
     samples_at_a_time,
-    update_by,
 )
-from ntk_equiv.ensembles._models import Module, Params, as_model, check_inputs, input_specs, parameter_specs
+from ntk_equiv.ensembles._models import Module, as_model, check_inputs, input_specs, parameter_specs
 from ntk_equiv.ensembles._run import History, Run
 from ntk_equiv.ensembles._settings import Record, Settings, TrainingSettings, key_entry, settings_of_training
 
@@ -158,14 +157,14 @@ def train(
         file_path(checkpoint, "checkpoint")
     if boolean(resume, "resume") and checkpoint is None:
         raise refusal("checkpoint", expected="a folder, to resume", got=None, fix="Name the folder of the run.")
-    every = max(1, total // CHECKPOINTS_IN_A_RUN) if checkpoint_every is None else checkpoint_every
-    every = positive_integer(every, "checkpoint_every")
     where = choose_layout(*forward, members=members, layout=layout, chunk=chunk, devices=devices)
     settings = settings_of_training(
         task, data, members=members, steps=total, key=numbers, record=recorded, record_steps=record_steps
     )
     if checkpoint is None:
         return _Trainer(task, where, settings, data, numbers, recorded).run(progress=progress)
+    every = max(1, total // CHECKPOINTS_IN_A_RUN) if checkpoint_every is None else checkpoint_every
+    every = positive_integer(every, "checkpoint_every")
     checkpoints = open_folder(checkpoint, resume=resume)
     try:
         settings = settings.with_first_step(task, data)
@@ -257,62 +256,18 @@ def untrained(
     if not samples_in(x, "x"):
         raise refusal("x", expected="at least one sample", got="none", fix="Pass inputs [n, ...].")
     sample = jax.tree.map(lambda leaf: np.asarray(leaf[:1]), x)
-    where = expected_layout(module, x, members=members, layout=layout, chunk=chunk, devices=devices)
+    shapes = model.shapes_of_parameters(sample)
+    where = choose_layout(model.apply, shapes, x, members=members, layout=layout, chunk=chunk, devices=devices)
     settings = Settings(
         members=members,
         steps=0,
         key=key_entry(numbers, generator),
-        parameters=parameter_specs(model.shapes_of_parameters(sample)),
+        parameters=parameter_specs(shapes),
         inputs=input_specs(sample),
     )
     shared = where.share((numbers, sample))
     params = initial_params(model, where, generator, where.deal(np.arange(members, dtype=np.int32)), *shared)
     return Run(model, members, 0, settings, where, History(), {}, params)
-
-
-def prepare_task(
-    module: Module,
-    train: TrainingSet,
-    *,
-    optimizer: optax.GradientTransformation | optax.MultiSteps,
-    loss: str | LossFn = "mse",
-    reduction: str = "mean",
-    batch_size: int | None = None,
-    augmentation: str = "full",
-    key_impl: str = "threefry2x32",
-) -> tuple[Task, Data]:
-    """Check everything that is compiled; return it as a task, with the arrays that batches are made from.
-
-    Args:
-        module: as for `train`.
-        train: as for `train`.
-        optimizer: as for `train`.
-        loss: as for `train`.
-        reduction: as for `train`.
-        batch_size: as for `train`.
-        augmentation: as for `train`.
-        key_impl: the name of the generator of random keys.
-    """
-    batches, data = make_batches(train, batch_size, augmentation)
-    one_of(reduction, ("mean", "sum"), "reduction")
-    if isinstance(optimizer, optax.MultiSteps):
-        optimizer = optimizer.gradient_transformation()
-    if not isinstance(optimizer, optax.GradientTransformation):
-        fix = "Pass for example `optax.sgd(0.5)`."
-        raise refusal("optimizer", expected="from optax", got=type(optimizer).__name__, fix=fix, kind=TypeError)
-    model, (x, y, _) = as_model(module), data
-    params = model.shapes_of_parameters(jax.tree.map(lambda leaf: leaf[:1], x))
-    outputs = jax.eval_shape(model.apply, params, x)
-    if not hasattr(outputs, "shape") or outputs.shape[:1] != y.shape[:1]:
-        got = getattr(outputs, "shape", type(outputs).__name__)
-        fix = "A network returns one array, with the sample axis first."
-        raise refusal("module", expected=f"one with outputs of {y.shape[0]} samples", got=got, fix=fix)
-    task = Task(model, optimizer, loss_function(loss, outputs, y), reduction, batches, key_impl)
-    _check_optimizer(task, params)
-    _check_finite(x, "x")
-    if isinstance(loss, str):  # a user's loss may leave out labels that are not numbers
-        _check_finite(y, "y")
-    return task, data
 
 
 class _Trainer:
@@ -429,36 +384,6 @@ def _as_key_again(stored: jax.Array, leaf: jax.Array) -> jax.Array:
     if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return stored
     return jax.random.wrap_key_data(stored, impl=jax.random.key_impl(leaf))
-
-
-def _check_optimizer(task: Task, params: Params) -> None:
-    """Refuse an optimizer that cannot make a step with parameters like these."""
-
-    def one_step(params: Params) -> tuple:
-        loss_fn = lambda at: sum((jnp.sum(leaf) for leaf in jax.tree.leaves(at)), jnp.zeros(()))  # noqa: E731
-        state = task.initial_member((jnp.int32(0), params)).optimizer
-        updates, new = update_by(task.optimizer, params, state, params, loss_fn(params), loss_fn)
-        return (params, state), (optax.apply_updates(params, updates), new)
-
-    try:
-        before, after = jax.eval_shape(one_step, params)
-        specs = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (before, after)]
-        problem = "one that changes the shapes of its state" if specs[0] != specs[1] else None
-    except Exception as error:  # whatever optax says about parameters that it was not made for
-        problem = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}"
-    if problem is not None:
-        fix = (
-            "Labels and masks have to fit the parameters of the module. An optimizer that needs parameters of its own "
-            "kind, such as `optax.lookahead`, is not supported: pass the one inside of it."
-        )
-        raise refusal("optimizer", expected="one that updates parameters like these", got=problem, fix=fix)
-
-
-def _check_finite(tree: Any, argument: str) -> None:
-    for leaf in jax.tree.leaves(tree):
-        if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(leaf).all():
-            fix = "Remove or repair these samples: no network learns from them."
-            raise refusal(argument, expected="finite", got="NaN or infinity", fix=fix)
 
 
 def _check_record(record: Any, record_at: Any, steps: int) -> tuple[Record, list[int]]:
