@@ -17,8 +17,8 @@ As a mapping, settings hold what is stored with a run as JSON, compared when a r
 
     first outputs, first gradients      of the network, if the run writes checkpoints
 
-An untrained run has the first two lines only. Names and values of these entries are the format of checkpoints: change
-them only such that old checkpoints can still be resumed.
+An untrained run has only the first two lines. Names and values of these entries are the format of checkpoints. Change
+them only if old checkpoints can still be resumed.
 """
 
 import dataclasses
@@ -98,7 +98,7 @@ class Functions:
         steps: how many steps the run has.
         params: shapes of the parameters of a member.
         outputs: shape of the outputs for all stored samples.
-        sample: one sample.
+        sample: shape of one sample.
         labels: the stored labels.
     """
 
@@ -207,7 +207,8 @@ def settings_of_training(
         record_steps: the steps at which they are recorded.
     """
     x, y, _ = data
-    sample = jax.tree.map(lambda leaf: leaf[:1], x)
+    # Only shapes are kept: a slice of an array would keep all of it in memory as long as the run.
+    sample = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), x)
     params = task.model.shapes_of_parameters(sample)
     return TrainingSettings(
         members=members,
