@@ -1,11 +1,12 @@
 """Kernels of real networks, with the parameters they have: the bridge between finite and infinite width.
 
-- `empirical_kernel_fn` takes any function of parameters and inputs, Linen module or stax triple, max-pooling and all,
-  and returns an `EmpiricalKernelFn`, which stands wherever a `kernel_fn` does;
-- `monte_carlo_kernel_fn` is the mean over random initialisations, a `MonteCarloKernelFn`, whose `estimate` is a
-  `KernelEstimate` with standard errors;
-- `width_scaling` estimates what a finite width adds to the kernels, a `WidthScaling` of one `Correction` a/width for
-  each; `fitted_correction` fits one to any other quantity.
+- `empirical_kernel_fn` takes any function of parameters and inputs, Linen module or stax triple, and returns an
+  `EmpiricalKernelFn`, which can be used wherever a `kernel_fn` can. Layers without an analytic kernel, such as
+  max-pooling, are welcome.
+- `monte_carlo_kernel_fn` is the mean over random initialisations, a `MonteCarloKernelFn`. Its method `estimate` returns
+  a `KernelEstimate` with standard errors.
+- `width_scaling` estimates the effect of a finite width on both kernels. It returns a `WidthScaling`, which has a
+  `Correction` a/width for each; `fitted_correction` fits one to any other quantity.
 """
 
 from ntk_equiv.empirical._kernel_fn import EmpiricalKernelFn, empirical_kernel_fn

@@ -2,8 +2,8 @@
 
     K̂ = (1/D) Σ_d K_d,        error of K̂ = √( Σ_d (K_d − K̂)² / (D (D − 1)) )
 
-for D draws of the parameters. Draws are accumulated one after the other, or a few at a time, by the update of means and
-sums of squares (Chan, Golub & LeVeque), so that memory does not grow with their number.
+for D draws of the parameters. Draws are evaluated one after the other, or a few at a time, and accumulated by the
+update of means and sums of squares of Chan, Golub & LeVeque. So memory does not grow with their number.
 """
 
 import dataclasses
@@ -19,12 +19,10 @@ from tqdm.auto import tqdm
 from ntk_equiv._check import canonical_get, one_of, positive_integer, random_key, refusal
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, Get, Inputs
-from ntk_equiv.empirical import _network
-from ntk_equiv.empirical._derivatives import side_by_side
-from ntk_equiv.empirical._kernel_fn import EmpiricalKernelFn
-from ntk_equiv.empirical._plan import METHODS
+from ntk_equiv.empirical._derivatives import METHODS, NetworkFn, Params, numbers_side_by_side
+from ntk_equiv.empirical._kernel_fn import EmpiricalKernelFn, FunctionNetwork, samples_as_arrays
 
-# Into how many parts the draws are divided if their progress is shown.
+# The draws are divided into this many parts if a progress bar is shown.
 PARTS = 50
 
 
@@ -34,9 +32,9 @@ class KernelEstimate:
 
     Attributes:
         nngp: the estimate of 𝒦; None if it was not asked for.
-        ntk: that of Θ; likewise.
+        ntk: the estimate of Θ; None if it was not asked for.
         nngp_error: the standard error of each entry of `nngp`; NaN if there is only one network.
-        ntk_error: that of `ntk`.
+        ntk_error: the standard error of each entry of `ntk`; NaN if there is only one network.
         samples: how many networks were drawn.
 
     Example:
@@ -63,7 +61,15 @@ class KernelEstimate:
 class MonteCarloKernelFn:
     """The mean kernels of random networks, `kernel_fn(x1, x2=None, get=None)`; made by `monte_carlo_kernel_fn`.
 
-    The same networks are drawn in every call, so that parts of a Gram matrix fit together.
+    Every call draws the same networks, so that parts of a Gram matrix fit together.
+
+    Attributes:
+        key: the random key from which the networks are drawn.
+        init: draws parameters.
+        apply: the network, a function of parameters, constants and inputs.
+        samples: how many networks are drawn.
+        together: how many of them are evaluated at the same time, at most; None lets their size decide.
+        method: as for `empirical_kernel_fn`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -77,21 +83,21 @@ class MonteCarloKernelFn:
 
     key: Array
     init: Callable = dataclasses.field(metadata={"static": True})
-    apply: Any = dataclasses.field(metadata={"static": True})
+    apply: NetworkFn = dataclasses.field(metadata={"static": True})
     samples: int = dataclasses.field(metadata={"static": True})
     together: int | None = dataclasses.field(metadata={"static": True})
     method: str = dataclasses.field(metadata={"static": True})
 
     def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None) -> Any:
-        """The mean kernels of all pairs of samples, as from any other `kernel_fn`."""
+        """Return the mean kernels of all pairs of samples, as any other `kernel_fn` does."""
         get = canonical_get(get)
-        x1, x2 = self.checked(x1, "x1"), None if x2 is None else self.checked(x2, "x2")
+        x1, x2 = self.check_samples(x1, "x1"), None if x2 is None else self.check_samples(x2, "x2")
         return _moments(self, self._keys(), x1, x2, get)[0]
 
     def estimate(
         self, x1: Inputs, x2: Inputs | None = None, get: Get = None, *, progress: bool = False
     ) -> KernelEstimate:
-        """The mean kernels with their standard errors.
+        """Return the mean kernels with their standard errors.
 
         Args:
             x1: samples, with the sample axis first.
@@ -101,53 +107,38 @@ class MonteCarloKernelFn:
         """
         names = canonical_get(get)
         names = (names,) if isinstance(names, str) else names
-        x1, x2 = self.checked(x1, "x1"), None if x2 is None else self.checked(x2, "x2")
+        x1, x2 = self.check_samples(x1, "x1"), None if x2 is None else self.check_samples(x2, "x2")
         keys, parts = self._keys(), PARTS if progress else 1
         size = -(-self.samples // parts)
         total: Any = None
         for start in tqdm(range(0, self.samples, size), disable=not progress):
             part = keys[start : start + size]
-            total = _merged(total, (*_moments(self, part, x1, x2, names), len(part)))
+            total = _merge(total, (*_moments(self, part, x1, x2, names), len(part)))
         mean, squares, count = total
         # One network says nothing about the spread of many.
         error = jax.tree.map(lambda s: jnp.sqrt(s / count / (count - 1)) if count > 1 else s * jnp.nan, squares)
-        found = {f"{name}{end}": getattr(k, name) for end, k in (("", mean), ("_error", error)) for name in names}
+        known = {f"{name}{end}": getattr(k, name) for end, k in (("", mean), ("_error", error)) for name in names}
         blank = dict.fromkeys(("nngp", "ntk", "nngp_error", "ntk_error"))
-        return KernelEstimate(**{**blank, **found}, samples=self.samples)
+        return KernelEstimate(**{**blank, **known}, samples=self.samples)
 
-    def checked(self, x: Inputs, argument: str = "x") -> Inputs:
-        """`x` as arrays."""
-        return _network.checked_inputs(x, argument)
-
-    def points(self, x: Inputs) -> Any:
-        """The samples themselves: what there is to know about them differs from draw to draw."""
-        return x
-
-    def pairs(self, left: Any, right: Any, get: Get = None) -> Any:
-        """The mean kernels of all pairs of samples."""
-        return self(left, right, get)
-
-    def entries_per_pair(self, x: Inputs) -> int:
-        """As of one network, times the number of those that were asked to be evaluated together."""
-        return (self.together or 1) * self._shapes(x).entries_per_pair(x)
+    def check_samples(self, x: Inputs, argument: str = "x") -> Inputs:
+        """Return `x` as arrays, or refuse it by the name `argument`."""
+        return samples_as_arrays(x, argument)
 
     def at_once(self, x: Inputs, count: int) -> int:
-        """How many of `count` networks are evaluated together for samples `x`: a divisor, so that none are left."""
-        numbers = jax.tree.leaves(x)[0].shape[0] * self._shapes(x).plan(x).numbers_per_sample
+        """Return how many of `count` networks to evaluate together for samples `x`: a divisor of `count`."""
+        shapes = jax.eval_shape(lambda key: draw_parameters(self.init, key, x), self.key)
+        numbers = jax.tree.leaves(x)[0].shape[0] * self._with_parameters(shapes).plan(x).numbers_per_sample
         # On CPUs one by one is as fast, and takes a fraction of the time to compile.
-        fitting = 1 if jax.default_backend() == "cpu" else max(1, side_by_side() // max(numbers, 1))
+        fitting = 1 if jax.default_backend() == "cpu" else max(1, numbers_side_by_side() // max(numbers, 1))
         wanted = min(count, self.together or fitting)
         return next(size for size in range(wanted, 0, -1) if count % size == 0)
 
     def drawn(self, key: Array, x: Inputs) -> EmpiricalKernelFn:
-        """The kernels of one random network for samples like those of `x`."""
-        return self._with(parameters(self.init, key, x))
+        """Return the kernels of one random network for samples like those of `x`."""
+        return self._with_parameters(draw_parameters(self.init, key, x))
 
-    def _shapes(self, x: Inputs) -> EmpiricalKernelFn:
-        """A network of which only the shapes are known."""
-        return self._with(jax.eval_shape(lambda key: parameters(self.init, key, x), self.key))
-
-    def _with(self, params: Any) -> EmpiricalKernelFn:
+    def _with_parameters(self, params: Params) -> EmpiricalKernelFn:
         return EmpiricalKernelFn(params, (), self.apply, self.method, "mean")
 
     def _keys(self) -> Array:
@@ -155,23 +146,23 @@ class MonteCarloKernelFn:
 
 
 def monte_carlo_kernel_fn(
-    init: Any,
-    apply: Any,
+    init: Callable,
+    apply: Callable,
     key: Array,
     samples: int,
     *,
     together: int | None = None,
     method: str = "auto",
 ) -> MonteCarloKernelFn:
-    """The mean kernels of a network over random initialisations, as a `kernel_fn` that knows its standard errors.
+    """Return the mean kernels of a network over random initialisations, as a `kernel_fn` with standard errors.
 
     Args:
-        init: draws parameters, as the first of a stax triple, `init(key, input_shape) -> (output_shape, params)`, or
-            as that of a pair, `init(key, x) -> params`; which of both it is, is seen from what it returns.
+        init: draws parameters: either the first part of a stax triple, `init(key, input_shape) -> (output_shape,
+            params)`, or that of a pair, `init(key, x) -> params`. What it returns tells which of the two it is.
         apply: `apply(params, x) -> outputs`.
         key: a JAX random key.
         samples: how many networks to draw.
-        together: how many of them are evaluated at the same time, at most; chosen by their size if not given.
+        together: how many of them are evaluated at the same time, at most; by default their size decides.
         method: as for `empirical_kernel_fn`.
 
     Returns:
@@ -190,35 +181,37 @@ def monte_carlo_kernel_fn(
         True
     """
     one_of(method, METHODS, "method")
-    if not callable(init) or not callable(apply):
+    if not all(map(callable, (init, apply))):
         fix = "Unpack the pair or triple: `monte_carlo_kernel_fn(*network[:2], key, samples)`."
         raise refusal("init, apply", expected="two functions", got=f"{init!r:.40} and {apply!r:.40}", fix=fix)
     random_key(key)
     count = positive_integer(samples, "samples")
     together = None if together is None else positive_integer(together, "together")
-    return MonteCarloKernelFn(key, init, _network.Plain(apply), count, together, method)
+    return MonteCarloKernelFn(key, init, FunctionNetwork(apply), count, together, method)
 
 
-def parameters(init: Callable, key: Array, x: Inputs) -> Any:
-    """Random parameters for samples like those of `x`, from an `init` of either convention."""
+def draw_parameters(init: Callable, key: Array, x: Inputs) -> Params:
+    """Draw random parameters for samples like those of `x`, with an `init` of either convention."""
     shape = (-1, *jax.tree.leaves(x)[0].shape[1:])
     try:
-        found = init(key, shape)
+        result = init(key, shape)
     except Exception as error:  # an init of the other convention fails on a shape in its own way
         try:
             return init(key, x)
         except Exception as other:
-            # What one of our layers has to say about a shape is the better answer.
+            # If one of our layers refused the shape, its message is the better answer.
             raise error if hasattr(error, "argument") else other from None
-    is_shape = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], tuple) and bool(found[0])
-    if is_shape and all(isinstance(size, int) for size in found[0]):
-        return found[1]
+    is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], tuple) and bool(result[0])
+    if is_pair and all(isinstance(size, int) for size in result[0]):
+        return result[1]
     return init(key, x)
 
 
 @partial(jax.jit, static_argnames="get")
-def _moments(kernel_fn: MonteCarloKernelFn, keys: Array, x1: Inputs, x2: Inputs | None, get: Any) -> tuple:
-    """Mean, and sum of squared deviations from it, of the kernels of the networks with these keys."""
+def _moments(
+    kernel_fn: MonteCarloKernelFn, keys: Array, x1: Inputs, x2: Inputs | None, get: str | tuple[str, ...]
+) -> tuple:
+    """Return the mean kernels of the networks with these keys, and the sums of squared differences from it."""
 
     def kernels(key: Array) -> Any:
         return kernel_fn.drawn(key, x1)(x1, x2, get)
@@ -227,7 +220,7 @@ def _moments(kernel_fn: MonteCarloKernelFn, keys: Array, x1: Inputs, x2: Inputs 
         drawn = jax.vmap(kernels)(keys) if len(keys) > 1 else jax.tree.map(lambda k: k[None], kernels(keys[0]))
         mean = jax.tree.map(lambda k: jnp.mean(k, 0), drawn)
         squares = jax.tree.map(lambda k, m: jnp.sum(jnp.square(k - m[None]), 0), drawn, mean)
-        return _merged(total, (mean, squares, len(keys))), None
+        return _merge(total, (mean, squares, len(keys))), None
 
     zero = jax.tree.map(lambda k: jnp.zeros(k.shape, k.dtype), jax.eval_shape(kernels, keys[0]))
     groups = keys.reshape(-1, kernel_fn.at_once(x1, len(keys)), *keys.shape[1:])  # keys of the old kind are arrays
@@ -235,8 +228,8 @@ def _moments(kernel_fn: MonteCarloKernelFn, keys: Array, x1: Inputs, x2: Inputs 
     return mean, squares
 
 
-def _merged(total: Any, part: Any) -> Any:
-    """Mean, sum of squares and number of two sets of draws together."""
+def _merge(total: Any, part: Any) -> Any:
+    """Merge mean, sum of squares and number of two sets of draws."""
     if total is None:
         return part
     (mean, squares, count), (mean2, squares2, count2) = total, part

@@ -1,11 +1,11 @@
-"""What a finite width N adds, to first order: a/N.
+"""The first-order effect of a finite width N: a/N.
 
-Kernels of networks of width N, averaged over initialisations, and mean and variance of their predictions differ from
-their limits by a/N + O(1/N²). From differences D_N ± e_N at several widths, weighted least squares gives
+The kernels of networks of width N, averaged over initialisations, differ from their limits by a/N + O(1/N²). So do the
+mean and the variance of their predictions. From differences D_N ± e_N at several widths, weighted least squares gives
 
     a = Σ_N D_N/(N e_N²) / Σ_N 1/(N e_N)²,        error of a = 1 / √ Σ_N 1/(N e_N)²
 
-entry by entry, and χ² = Σ (D_N − a/N)²/e_N² says whether 1/N is all there is. These are estimates, not bounds.
+entry by entry. χ² = Σ (D_N − a/N)²/e_N² shows whether the term of order 1/N is enough. These are estimates, not bounds.
 """
 
 import dataclasses
@@ -31,12 +31,12 @@ from ntk_equiv.empirical._monte_carlo import KernelEstimate, monte_carlo_kernel_
 
 
 class Correction(NamedTuple):
-    """The correction a/N for width N, entry by entry, as a least squares fit found it.
+    """The correction a/N for width N, entry by entry, from a least squares fit.
 
     Attributes:
         coefficient: a.
-        error: its standard error.
-        chi_squared: per degree of freedom: about 1 if 1/N is all there is.
+        error: the standard error of a.
+        chi_squared: χ² per degree of freedom, about 1 if the term of order 1/N is enough.
 
     Example:
         >>> import numpy as np
@@ -51,20 +51,20 @@ class Correction(NamedTuple):
     chi_squared: float
 
     def at(self, width: float | int) -> np.ndarray:
-        """a/N, what width N is estimated to add."""
+        """Return a/N, the estimated effect of width N."""
         return self.coefficient / positive_integer(width, "width")
 
     def error_at(self, width: float | int) -> np.ndarray:
-        """The standard error of a/N."""
+        """Return the standard error of a/N."""
         return self.error / positive_integer(width, "width")
 
 
 def fitted_correction(differences: Mapping[int, np.ndarray], errors: Mapping[int, np.ndarray]) -> Correction:
-    """The weighted least squares fit of a/N to differences from the limit.
+    """Fit a/N to differences from the limit, by weighted least squares.
 
     Args:
-        differences: for each width what was found there, minus the limit.
-        errors: for each width the standard errors of these. An entry without any has no correction.
+        differences: for each width, the values at that width minus the limit.
+        errors: for each width, the standard errors of these differences. An entry whose error is 0 has no correction.
 
     Example:
         >>> import numpy as np
@@ -76,7 +76,7 @@ def fitted_correction(differences: Mapping[int, np.ndarray], errors: Mapping[int
     widths = _common_widths(differences, errors)
     difference, error = (np.stack([np.asarray(of[N], float) for N in widths]) for of in (differences, errors))
     inverse = 1 / np.array(widths, float).reshape(-1, *(1,) * (difference.ndim - 1))
-    # What is the same for every network has no correction, and says nothing about the others.
+    # An entry that is the same for every network has no correction, and no part in χ².
     certain = (error == 0).any(0)
     weight = np.where(certain[None], 0.0, 1 / np.where(error == 0, 1.0, error) ** 2)
     information = np.where(certain, np.inf, np.sum(weight * inverse**2, 0))
@@ -92,9 +92,9 @@ class WidthScaling:
 
     Attributes:
         widths: the widths N that were evaluated, in increasing order.
-        estimates: for each the mean kernels of random networks, with their errors.
-        nngp: the correction of 𝒦, fitted.
-        ntk: that of Θ.
+        estimates: for each width the mean kernels of random networks, with their errors.
+        nngp: the correction of 𝒦.
+        ntk: the correction of Θ.
 
     Example:
         >>> import numpy as np
@@ -127,17 +127,16 @@ def width_scaling(
     kernel_fn: KernelFunction | None = None,
     progress: bool = False,
 ) -> WidthScaling:
-    """The correction of order 1/width of both kernels, estimated from random networks of a few widths.
+    """Estimate the correction of order 1/width of both kernels from random networks of a few widths.
 
-    What width does to mean and variance of *trained* networks, in the same form, is
-    `ensembles.compare_with_theory({width: run, ...}, ens, x)`.
+    `ensembles.compare_with_theory({width: run, ...}, ens, x)` does the same for predictions of *trained* networks.
 
     Args:
-        build: the network of width N: `(init, apply)`, or a triple with its kernels at infinite width.
+        build: returns the network of width N: `(init, apply)`, or a triple with its kernels at infinite width.
         widths: at least two.
         x1: samples, with the sample axis first.
         x2: other samples; `None` stands for `x1`.
-        key: a JAX random key; every width draws from one of its own.
+        key: a JAX random key; every width has a key of its own, split from it.
         samples: how many networks to draw for each width.
         kernel_fn: the kernels at infinite width, if `build` does not return them.
         progress: whether to show a progress bar for each width.
@@ -159,7 +158,8 @@ def width_scaling(
     function(build, "build", fix="Pass a function from a width to a network.")
     random_key(key)
     if len(chosen) < 2:
-        raise refusal("widths", expected="at least two widths", got=chosen, fix="One cannot show how errors scale.")
+        fix = "One width does not show how differences scale."
+        raise refusal("widths", expected="at least two widths", got=chosen, fix=fix)
     if positive_integer(samples, "samples") < 2:
         raise refusal("samples", expected="at least 2", got=samples, fix="One network has no standard error.")
     networks = [build(width) for width in chosen]
@@ -174,22 +174,22 @@ def width_scaling(
         limits = networks[0][2], networks[-1][2]
     limit, *others = (gram(one, x1, x2, ("nngp", "ntk")) for one in limits)
     for other in others:
-        _check_same(limit, other)
+        _check_same_limit(limit, other)
     estimates = tuple(
         monte_carlo_kernel_fn(network[0], network[1], one, samples).estimate(x1, x2, progress=progress)
         for network, one in zip(networks, jax.random.split(key, len(chosen)), strict=True)
     )
 
     def correction(name: str) -> Correction:
-        found = dict(zip(chosen, estimates, strict=True))
-        away = {N: np.asarray(getattr(one, name)) - np.asarray(getattr(limit, name)) for N, one in found.items()}
-        return fitted_correction(away, {N: np.asarray(getattr(one, f"{name}_error")) for N, one in found.items()})
+        at = dict(zip(chosen, estimates, strict=True))
+        differences = {N: np.asarray(getattr(one, name)) - np.asarray(getattr(limit, name)) for N, one in at.items()}
+        return fitted_correction(differences, {N: np.asarray(getattr(one, f"{name}_error")) for N, one in at.items()})
 
     return WidthScaling(chosen, estimates, correction("nngp"), correction("ntk"))
 
 
-def _check_same(narrow: Any, wide: Any) -> None:
-    """Refuse kernels at infinite width that are not the same for all finite widths: there is no common limit."""
+def _check_same_limit(narrow: Any, wide: Any) -> None:
+    """Refuse networks whose kernels at infinite width depend on their finite width: there is no common limit."""
     for name in ("nngp", "ntk"):
         one, other = (np.asarray(getattr(kernel, name)) for kernel in (narrow, wide))
         if not np.allclose(one, other, rtol=1e-4, atol=1e-4 * np.abs(other).max(initial=0)):
@@ -201,11 +201,11 @@ def _check_same(narrow: Any, wide: Any) -> None:
             )
 
 
-def _common_widths(differences: Any, errors: Any) -> list[int]:
-    """The widths of two mappings, if they are the same, and so are the shapes of what was found there."""
+def _common_widths(differences: Mapping[int, np.ndarray], errors: Mapping[int, np.ndarray]) -> list[int]:
+    """Return the widths of two mappings, if both have the same widths and all arrays have one shape."""
     fix = "Pass two dictionaries, from each width to an array of the same shape."
-    for found, argument in ((differences, "differences"), (errors, "errors")):
-        instance(found, Mapping, argument, expected="a mapping from widths to arrays", fix=fix)
+    for mapping, argument in ((differences, "differences"), (errors, "errors")):
+        instance(mapping, Mapping, argument, expected="a mapping from widths to arrays", fix=fix)
     widths = [positive_integer(width, "differences") for width in differences]
     if not widths or set(widths) != set(errors):
         raise refusal("errors", expected=f"given for the widths {widths}", got=f"{list(errors)}", fix=fix)

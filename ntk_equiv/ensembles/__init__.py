@@ -1,29 +1,31 @@
-"""Ensembles that are really trained, with Flax: from a few convolutional networks to thousands of perceptrons.
+"""Real ensembles, trained with Flax: from a few convolutional networks to thousands of perceptrons.
 
-`train` trains members that differ in their random keys alone, on all devices there are, and returns a `Run`, which
-predicts. What it trains is any Linen module, an NNX factory `rngs -> module`, a pair `(init, apply)` or a stax triple
-(also as a Linen module, `to_flax`, or as a pair, `as_pair`); `mlp`, `fashion_cnn` and `histology_cnn` are ready.
+`train` trains members that differ only in their random keys, on all available devices, and returns a `Run`, which
+predicts. It trains any Linen module, NNX factory `rngs -> module`, pair `(init, apply)` or stax triple (`to_flax` and
+`as_pair` turn a triple into the others); `mlp`, `fashion_cnn` and `histology_cnn` are ready to use.
 
-- on CPUs, call `use_cores` at the top of a script: members are then trained side by side, one on each core;
-- `untrained` is the ensemble with which `train` begins, `expected_layout` how its members would lie on devices;
-- `log_steps` are times at which to record, evenly spaced in the logarithm;
-- `compare_with_theory` holds mean and variance of a run against those of the infinite ensemble;
-- `bootstrapped` means are those of smaller ensembles drawn from a large one.
+- On CPUs, call `use_cores` at the top of a script: it trains members side by side, one on each core.
+- `untrained` is the ensemble with which `train` begins. `expected_layout` says how members would be laid out over
+  devices.
+- `log_steps` returns steps at which to record, evenly spaced on a logarithmic scale.
+- `compare_with_theory` compares mean and variance of a run with those of the infinite ensemble.
+- `bootstrapped` returns means of smaller ensembles drawn from a large one.
 
 This is the only part of the library that imports flax, optax and orbax.
 """
 
 from ntk_equiv.ensembles._compare import Comparison, Deviation, Trend, compare_with_theory
-from ntk_equiv.ensembles._history import History, log_steps
 from ntk_equiv.ensembles._layout import Layout, use_cores
 
 # For the command line.
 from ntk_equiv.ensembles._layout import available_cores as available_cores
-from ntk_equiv.ensembles._model import as_pair, to_flax
+
+# For those who want to look at what is compiled, or to lower it for another device.
+from ntk_equiv.ensembles._members import prepare_task as prepare_task
+from ntk_equiv.ensembles._models import as_pair, to_flax
 from ntk_equiv.ensembles._networks import fashion_cnn, histology_cnn, mlp
-from ntk_equiv.ensembles._run import Run, bootstrapped
-from ntk_equiv.ensembles._train import train
-from ntk_equiv.ensembles._untrained import expected_layout, untrained
+from ntk_equiv.ensembles._run import History, Run, bootstrapped, log_steps
+from ntk_equiv.ensembles._train import expected_layout, train, untrained
 
 __all__ = [
     "Comparison",

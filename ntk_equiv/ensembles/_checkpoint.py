@@ -1,13 +1,23 @@
-"""Runs on disk, with orbax: arrays of all members, and the configuration they belong to, as JSON.
+"""Runs on disk, with orbax: arrays of all members, and the settings of the run as JSON.
 
-A checkpoint is written beside its final place and then renamed, so that one that exists is complete; the one before
-it is removed only then. A run holds the lock of the folder it writes to, and whoever reads leaves everything in place.
-Arrays are stored without what fills up the layout, so that a run may go on with other devices. Pytrees are stored as
-lists of leaves: their structure comes from the network and the optimizer, and nothing is pickled.
+A checkpoint is written beside its final place and then renamed, so every checkpoint that exists is complete. Older ones
+are removed after that, and the last two are kept. Arrays are stored without the copies that fill up the layout, so that
+a run can be resumed on other devices. Pytrees are stored as lists of leaves: their structure comes from the network and
+the optimizer, and nothing is pickled.
+
+**One run at a time writes to a folder.** It locks a file in the folder. The operating system releases the lock when the
+process ends, however it ends. So the lock of a process that was killed stops nobody, although its file is still there.
+The text in the file is for people: it says which process it was. Whoever only reads changes nothing in the folder.
 """
 
+import contextlib
+import datetime
 import errno
+import os
+import platform
 import shutil
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +27,100 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from ntk_equiv._check import file_path, refusal
-from ntk_equiv.ensembles._configuration import differences
-from ntk_equiv.ensembles._lock import NAME as LOCK_FILE
-from ntk_equiv.ensembles._lock import FolderLock
+from ntk_equiv.ensembles._settings import differences
 
 KEPT = 2
 Stored = dict[str, Any]
+"""Arrays of a checkpoint, in nested dictionaries."""
+
+LOCK_FILE = ".lock"
+# Errors of systems where a file is locked already, and where files cannot be locked at all, as on some network drives.
+ALREADY_LOCKED = {errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK, errno.EDEADLK}
+CANNOT_LOCK = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+# Windows hides locked bytes from other processes. So the lock there is far behind the text of the file.
+LOCKED_BYTE_ON_WINDOWS = 2**20
+
+
+class FolderLock:
+    """The lock of a folder, held from its creation until `release`.
+
+    Raises:
+        BlockingIOError: another run holds it; the message names its process.
+    """
+
+    def __init__(self, folder: Path, argument: str) -> None:
+        self._path = folder / LOCK_FILE
+        folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                self._lock(argument)
+            except BaseException:
+                os.close(self._file)
+                raise
+            # The run before may have removed the file after we opened it and before we locked it.
+            if self._path.exists() and os.path.samestat(os.fstat(self._file), os.stat(self._path)):
+                break
+            os.close(self._file)
+        began = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        os.ftruncate(self._file, 0)
+        os.write(self._file, f"process {os.getpid()} on {platform.node()} (since {began})".encode())
+
+    def release(self) -> None:
+        """Release the folder for others."""
+        # Windows cannot remove an open file, and once closed the file may belong to another run.
+        with contextlib.suppress(OSError):
+            if os.name != "nt":
+                self._path.unlink()
+        os.close(self._file)
+
+    def _holder(self) -> str:
+        """Return which process holds the lock, unless it has not written that yet, or just released the lock."""
+        with contextlib.suppress(OSError):
+            return self._path.read_text() or "another process"
+        return "another process"
+
+    def _lock(self, argument: str) -> None:
+        try:
+            _lock_file(self._file)
+        except OSError as error:
+            if error.errno in ALREADY_LOCKED:
+                got = f"{self._path.parent}, which {self._holder()} writes to"
+                fix = "Wait until it has ended, end it, or name another folder."
+                expected = "a folder to which no other run writes"
+                raise refusal(argument, expected=expected, got=got, fix=fix, kind=BlockingIOError) from None
+            if error.errno not in CANNOT_LOCK:
+                raise
+            warnings.warn(
+                f"{self._path.parent} is on a drive whose files cannot be locked ({error.strerror}), so nothing "
+                "prevents another run from writing to it. Make sure that none does.",
+                RuntimeWarning,
+                stacklevel=6,
+            )
+
+
+def _lock_file(file: int) -> None:
+    """Lock an open file, or raise an `OSError` at once."""
+    if os.name == "nt":
+        import msvcrt
+
+        os.lseek(file, LOCKED_BYTE_ON_WINDOWS, os.SEEK_SET)
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        finally:
+            os.lseek(file, 0, os.SEEK_SET)
+        return
+    import fcntl
+
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class Checkpoints:
-    """The checkpoints in a folder: to read them, or, with its lock, to write some too."""
+    """The checkpoints in a folder, to be read, or with its lock also to be written."""
 
     def __init__(self, folder: Path, lock: FolderLock | None = None, *, writes: bool = False) -> None:
         self.folder, self._lock = folder.absolute(), lock
-        # Whoever only reads must not remove what another process is just writing.
+        # A reader must not remove what another process is just writing.
         options = (
             ocp.CheckpointManagerOptions(
                 max_to_keep=KEPT, create=True, enable_async_checkpointing=False, cleanup_tmp_directories=True
@@ -49,22 +139,24 @@ class Checkpoints:
         """Write a checkpoint; if that fails, the ones before are still there.
 
         Raises:
-            OSError: it could not be written, with what to do.
+            OSError: the checkpoint could not be written; the message says what to do.
         """
         args = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), text=ocp.args.JsonSave(text))
         try:
             self._manager.save(step, args=args, force=True)
             self._manager.wait_until_finished()
         except Exception as error:  # tensorstore reports a full disk as a ValueError
-            left = "no checkpoint was" if self.latest is None else f"the complete checkpoint of step {self.latest} was"
-            fix = "Make room" if self._is_full(error, arrays) else "See that nothing else changes the folder"
+            left = "There is no earlier checkpoint"
+            if self.latest is not None:
+                left = f"The complete checkpoint of step {self.latest} is still there"
+            fix = "Make room" if self._disk_is_full(error, arrays) else "See that nothing else changes the folder"
             raise OSError(
-                f"the checkpoint of step {step} could not be written to {self.folder}: {error}. Nothing else is lost: "
-                f"{left} left in place. {fix}, and try again; a run goes on with `resume=True`."
+                f"the checkpoint of step {step} could not be written to {self.folder}: {error}. "
+                f"{left}. {fix}, and try again; `resume=True` continues a run."
             ) from error
 
-    def _is_full(self, error: BaseException, arrays: Stored) -> bool:
-        """Whether it was room that an attempt to write lacked."""
+    def _disk_is_full(self, error: BaseException, arrays: Stored) -> bool:
+        """Return whether writing failed because there was no room."""
         said = any(text in str(error) for text in ("No space left", "RESOURCE_EXHAUSTED", "quota"))
         if said or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
             return True
@@ -72,11 +164,11 @@ class Checkpoints:
         return self.folder.exists() and shutil.disk_usage(self.folder).free < needed
 
     def load(self, step: int | None = None) -> tuple[Stored, dict[str, Any]]:
-        """The arrays and the text of a checkpoint, the last one by default.
+        """Return the arrays and the text of a checkpoint, by default of the last one.
 
         Raises:
-            FileNotFoundError: there is none.
-            OSError: it is damaged, with what to do.
+            FileNotFoundError: there is no checkpoint.
+            OSError: the checkpoint is damaged; the message says what to do.
         """
         step = self.latest if step is None else step
         if step is None:
@@ -86,39 +178,39 @@ class Checkpoints:
             )
         args = ocp.args.Composite(arrays=ocp.args.StandardRestore(), text=ocp.args.JsonRestore())
         try:
-            found = self._manager.restore(step, args=args)
+            restored = self._manager.restore(step, args=args)
         except Exception as error:  # each kind of damage has its own: JSON, tensorstore, missing files
             raise OSError(
-                f"the checkpoint of step {step} in {self.folder} is damaged: {error}. "
-                f"Remove {self.folder / str(step)}, to go on from the one before it, or the folder, to begin anew."
+                f"the checkpoint of step {step} in {self.folder} is damaged: {error}. Remove "
+                f"{self.folder / str(step)} to continue from the one before it, or the folder to begin anew."
             ) from error
-        return found["arrays"], found["text"]
+        return restored["arrays"], restored["text"]
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Stop using the folder, and release its lock."""
         self._manager.close()
         if self._lock is not None:
             self._lock.release()
 
 
-def open_folder(folder: Any, *, resume: bool, argument: str = "checkpoint") -> Checkpoints:
-    """The checkpoints of a run that begins, or goes on, in a folder, which is locked until they are closed.
+def open_folder(folder: Path | str, *, resume: bool, argument: str = "checkpoint") -> Checkpoints:
+    """Lock a folder for a run that begins or continues in it, until the checkpoints are closed.
 
-    Of several processes that train together, the first one holds the lock, and all of them are refused if it is.
+    Of several processes that train together, the first one holds the lock. If it is refused, so are all of them.
 
     Raises:
-        FileExistsError: there is something in the folder, and nothing is to be resumed.
-        BlockingIOError: another run writes to it.
+        FileExistsError: the folder is not empty, and no run is to be resumed.
+        BlockingIOError: another run writes to the folder.
     """
     path = file_path(folder, argument)
     lock, problem = None, None
     if jax.process_index() == 0:
         try:
-            lock = _locked(path, resume, argument)
+            lock = _lock_folder(path, resume, argument)
         except OSError as error:
             problem = error
     if jax.process_count() > 1:
-        problem = _told_all(problem)
+        problem = _tell_all_processes(problem)
     if problem is not None:
         raise problem
     try:
@@ -129,9 +221,9 @@ def open_folder(folder: Any, *, resume: bool, argument: str = "checkpoint") -> C
         raise
 
 
-def _locked(path: Path, resume: bool, argument: str) -> FolderLock:
-    """The lock of a folder that is new or empty, unless it is to be resumed."""
-    # A folder with other things in it is not even locked, which would leave a file there for a moment.
+def _lock_folder(path: Path, resume: bool, argument: str) -> FolderLock:
+    """Lock a folder, which must be new or empty unless a run is to be resumed."""
+    # A folder with other things in it is not locked at all: the lock would leave a file there for a moment.
     if path.exists() and (not path.is_dir() or (_is_used(path) and not resume and not (path / LOCK_FILE).exists())):
         raise _not_empty(path, argument)
     lock = FolderLock(path, argument)
@@ -146,14 +238,14 @@ def _is_used(path: Path) -> bool:
 
 
 def _not_empty(path: Path, argument: str) -> Exception:
-    fix = "Pass `resume=True` to go on with the run that is in it, or another folder."
+    fix = "Pass `resume=True` to continue the run that is in it, or another folder."
     if argument != "checkpoint":
         fix = "Name another folder, or remove this one first."
     return refusal(argument, expected="a new or empty folder", got=str(path), fix=fix, kind=FileExistsError)
 
 
-def _told_all(problem: OSError | None) -> OSError | None:
-    """What went wrong in the first of several processes, in all of them."""
+def _tell_all_processes(problem: OSError | None) -> OSError | None:
+    """Return in all processes what went wrong in the first."""
     text = np.zeros(1000, np.uint8)
     written = str(problem or "").encode()[: text.size]
     text[: len(written)] = np.frombuffer(written, np.uint8)
@@ -161,24 +253,24 @@ def _told_all(problem: OSError | None) -> OSError | None:
     return problem or (OSError(told) if told else None)
 
 
-def check_same(here: dict[str, Any], there: dict[str, Any], folder: Any) -> None:
-    """Refuse to go on with a run of another configuration, and say what differs.
+def check_same_settings(here: Mapping[str, Any], there: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to resume a run with other settings, and say how they differ.
 
     Raises:
-        ValueError: the configurations differ.
+        ValueError: the settings differ.
     """
-    found = differences(here, there)
-    if found:
-        fix = "Use the settings it was begun with, or another folder."
-        raise refusal("checkpoint", expected="of this very run", got=f"{folder} with {'; '.join(found)}", fix=fix)
+    lines = differences(here, there)
+    if lines:
+        fix = "Use the settings that it was started with, or another folder."
+        raise refusal("checkpoint", expected="of this very run", got=f"{folder} with {'; '.join(lines)}", fix=fix)
 
 
-def leaves(tree: Any) -> dict[str, np.ndarray]:
-    """The arrays of a pytree, by their number."""
+def leaves_by_number(tree: Any) -> dict[str, np.ndarray]:
+    """Return the arrays of a pytree by their number."""
     return {f"{number:04d}": np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(tree))}
 
 
-def like(structure: Any, stored: dict[str, np.ndarray] | None) -> Any:
-    """Stored arrays in the structure of a pytree."""
+def restore_structure(structure: Any, stored: dict[str, np.ndarray] | None) -> Any:
+    """Return stored arrays in the structure of a pytree."""
     stored = stored or {}
     return jax.tree.unflatten(jax.tree.structure(structure), [stored[name] for name in sorted(stored)])

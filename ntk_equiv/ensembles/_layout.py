@@ -1,15 +1,15 @@
 """How members are laid out over devices.
 
 Members are dealt out to all devices, of all processes. A device trains its members in chunks: one chunk after the
-other, the members of a chunk together by `vmap`. Accelerators want large chunks. On CPUs batched products of matrices
-are slow, so that chunks of one member are best, with one device for each core (see `use_cores`); only networks so tiny
-that calling their operations takes longer than executing them are trained a few at a time.
+other, the members of a chunk together by `vmap`. Accelerators work best with large chunks. On CPUs batched products of
+matrices are slow, so chunks of one member are best, with one device for each core (see `use_cores`). Only tiny
+networks, whose operations take longer to call than to execute, are trained a few at a time.
 
-Members that only fill up the last chunk are trained like the others, and dropped.
+The last chunk is filled up with copies, which are trained like the others and then dropped.
 
 A device runs its chunks and their steps in one compiled loop. There is one exception: XLA has fast convolutions for
-CPUs, but not inside of loops, where they take up to 35 times as long. So networks with these are trained step by step
-there, in a loop of Python over chunks and steps, of which each is a program of its own.
+CPUs, but not inside of loops, where they take up to 35 times as long. So on CPUs networks with convolutions of XLA are
+trained step by step, in a Python loop over chunks and steps in which each step is a program of its own.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from jax.sharding import PartitionSpec as P
 from ntk_equiv._check import one_of, positive_integer, refusal
 
 AXIS = "members"
-# What the activations of a chunk may take: on an accelerator, and on a core of a CPU, in whose cache they should stay.
+# Memory for the activations of a chunk. On a core of a CPU they should stay in its cache.
 BYTES_PER_CHUNK = {"accelerator": 2**30, "cpu": 2**20}
 # More members at a time do not help a core.
 LARGEST_CHUNK = {"accelerator": 2**31, "cpu": 8}
@@ -60,36 +60,39 @@ class Layout:
 
     @property
     def padded(self) -> int:
-        """Members including those that fill up the last chunk."""
+        """The number of members including those that fill up the last chunk."""
         group = self.chunk * self.mesh.size
         return -(-self.members // group) * group
 
     def over_members(self, function: Callable) -> Callable:
-        """`function(member, *shared)` of every member, [padded, ...], with arrays that all members share."""
+        """Return a function that applies `function(member, *shared)` to every member, [padded, ...].
+
+        The arrays in `shared` are the same for all members.
+        """
 
         def local(members: Any, *shared: Any) -> Any:
             each = lambda member: function(member, *shared)  # noqa: E731
             if self.chunk == 1:
                 return jax.lax.map(each, members)
             chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, self.chunk, *leaf.shape[1:]), members)
-            found = jax.lax.map(jax.vmap(each), chunks)
-            return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+            results = jax.lax.map(jax.vmap(each), chunks)
+            return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results)
 
         return self._on_devices(local)
 
     def over_chunk(self, function: Callable) -> Callable:
-        """The same for one chunk of members on each device, and without a loop."""
+        """Return what `over_members` returns, but for one chunk of members on each device, and without a loop."""
 
         def local(members: Any, *shared: Any) -> Any:
             if self.chunk == 1:
-                found = function(jax.tree.map(lambda leaf: leaf[0], members), *shared)
-                return jax.tree.map(lambda leaf: leaf[None], found)
+                result = function(jax.tree.map(lambda leaf: leaf[0], members), *shared)
+                return jax.tree.map(lambda leaf: leaf[None], result)
             return jax.vmap(lambda member: function(member, *shared))(members)
 
         return self._on_devices(local)
 
     def chunk_of(self, members: Any, number: jax.Array) -> Any:
-        """The chunk of this number of every device."""
+        """Return the chunk with this number from every device."""
 
         def local(members: Any, number: jax.Array) -> Any:
             start = number * self.chunk
@@ -98,7 +101,7 @@ class Layout:
         return self._on_devices(local)(members, number)
 
     def with_chunk(self, members: Any, chunk: Any, number: jax.Array) -> Any:
-        """Members of which the chunk of this number of every device is replaced."""
+        """Return the members with the chunk of this number replaced on every device."""
 
         def local(both: tuple, number: jax.Array) -> Any:
             start = number * self.chunk
@@ -108,20 +111,20 @@ class Layout:
 
     @property
     def chunks(self) -> int:
-        """How many chunks a device has."""
+        """The number of chunks on a device."""
         return self.padded // (self.chunk * self.mesh.size)
 
     def numbers_of_chunk(self, number: int) -> np.ndarray:
-        """The numbers of the members in the chunk of this number of every device."""
+        """Return the numbers of the members in the chunk with this number, of all devices."""
         numbers = np.arange(self.padded).reshape(self.mesh.size, self.chunks, self.chunk)
         return numbers[:, number].ravel()
 
     def _on_devices(self, local: Callable) -> Callable:
-        """`local(members, *shared)` on each device with its own members, and arrays that all of them share."""
+        """Return a function that applies `local(members, *shared)` on each device to the members of that device."""
 
         def mapped(members: Any, *shared: Any) -> Any:
             specs = (P(AXIS), *(P() for _ in shared))
-            # Loops mix values that are shared with values that are not, which the check of shard_map cannot follow.
+            # Loops mix values that are shared with values that are not. The check of `shard_map` cannot follow that.
             return jax.shard_map(local, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)(
                 members, *shared
             )
@@ -129,54 +132,77 @@ class Layout:
         return mapped
 
     def deal(self, tree: Any) -> Any:
-        """Arrays of all members [members, ...] on the devices, filled up with copies of the first."""
+        """Put arrays of all members [members, ...] on the devices, filled up with copies of the first member."""
         filling = self.padded - self.members
 
-        def dealt(leaf: Any) -> jax.Array:
+        def deal_leaf(leaf: Any) -> jax.Array:
             leaf = np.asarray(leaf)
             leaf = np.concatenate([leaf, np.repeat(leaf[:1], filling, axis=0)]) if filling else leaf
-            return self._placed(leaf, P(AXIS))
+            return self._place(leaf, P(AXIS))
 
-        return jax.tree.map(dealt, tree)
+        return jax.tree.map(deal_leaf, tree)
 
     def share(self, tree: Any) -> Any:
-        """Arrays that all members share, on all devices."""
-        return jax.tree.map(lambda leaf: self._placed(np.asarray(leaf), P()), tree)
+        """Put arrays that all members share on all devices."""
+        return jax.tree.map(lambda leaf: self._place(np.asarray(leaf), P()), tree)
 
     def collect(self, tree: Any) -> Any:
-        """Arrays [members, ...] in the memory of every process, without what fills up."""
+        """Return arrays [members, ...] in the memory of every process, without the copies that fill up chunks."""
         return jax.tree.map(lambda leaf: leaf[: self.members], self.gather(tree))
 
     def gather(self, tree: Any) -> Any:
-        """Arrays in the memory of every process, with all that they hold."""
+        """Return arrays [padded, ...] in the memory of every process."""
         whole = multihost_utils.process_allgather(tree, tiled=True) if jax.process_count() > 1 else jax.device_get(tree)
         return jax.tree.map(np.asarray, whole)
 
-    def _placed(self, leaf: np.ndarray, spec: P) -> jax.Array:
+    def _place(self, leaf: np.ndarray, spec: P) -> jax.Array:
         return jax.make_array_from_callback(leaf.shape, NamedSharding(self.mesh, spec), lambda index: leaf[index])
 
 
-def layout_of(
+def choose_layout(
+    function: Callable,
+    *arguments: Any,
+    members: int,
+    layout: str,
+    chunk: int | None,
+    devices: Sequence[jax.Device] | np.ndarray | None,
+) -> Layout:
+    """Return the layout that suits the devices and the size of a network, or the one that was asked for.
+
+    Args:
+        function: what each member evaluates.
+        arguments: those of the function, or their shapes.
+        members: how many members there are.
+        layout: as for `make_layout`.
+        chunk: as for `make_layout`.
+        devices: as for `make_layout`.
+    """
+    bytes_each = 0 if layout == "map" else activation_bytes(function, *arguments)
+    chosen = make_layout(members, layout, chunk=chunk, devices=devices, bytes_each=bytes_each)
+    keep_chunk = layout != "auto" or chunk is not None
+    return step_by_step_if_faster(chosen, function, *arguments, keep_chunk=keep_chunk)
+
+
+def make_layout(
     members: int,
     kind: str = "auto",
     *,
     chunk: int | None = None,
-    devices: Sequence[Any] | None = None,
+    devices: Sequence[jax.Device] | np.ndarray | None = None,
     bytes_each: int = 0,
 ) -> Layout:
-    """The layout that fits the devices, or the one asked for.
+    """Return the layout for members whose activations take so much memory.
 
     Args:
-        members: how many.
+        members: how many members there are.
         kind: "map", one member at a time; "vmap", chunks as for an accelerator; "auto", what suits the devices.
         chunk: members in a chunk; by default as many as leave room for their activations.
-        devices: which; all by default.
-        bytes_each: what the activations of a member take.
+        devices: the devices to use; by default all of them.
+        bytes_each: the size of the activations of a member.
     """
-    members = positive_integer(members, "members")
     one_of(kind, ("auto", "map", "vmap"), "layout")
-    devices = jax.devices() if devices is None else _listed(devices)
-    # A device without a member would train one for nothing; processes must all take part.
+    devices = jax.devices() if devices is None else _device_list(devices)
+    # A device without a member would train a copy for nothing. But every process must take part.
     devices = devices if jax.process_count() > 1 else devices[:members]
     if kind == "map" and chunk not in (None, 1):
         fix = 'Chunks are for layout="vmap".'
@@ -191,59 +217,60 @@ def layout_of(
     return Layout(members, chunk, Mesh(np.array(devices), (AXIS,)))
 
 
-def suited(layout: Layout, function: Callable, *arguments: Any, chosen: bool = False) -> Layout:
-    """The layout, or one that goes step by step where that is faster for networks that evaluate this function.
+def step_by_step_if_faster(layout: Layout, function: Callable, *arguments: Any, keep_chunk: bool) -> Layout:
+    """Return a layout that goes step by step if that is faster for networks that evaluate this function.
 
     Args:
-        layout: as found by `layout_of`.
-        function: what members evaluate.
+        layout: the layout with a compiled loop.
+        function: what each member evaluates.
         arguments: those of the function, or their shapes.
-        chosen: whether the user chose the size of chunks. Otherwise they are of one member: together, convolutions
-            are even slower than in a loop.
+        keep_chunk: whether to keep the size of chunks, because the user chose it. Otherwise chunks have one member:
+            together, convolutions are even slower than in a loop.
     """
-    if layout.mesh.devices.ravel()[0].platform != "cpu" or not convolves(function, *arguments):
+    if layout.mesh.devices.ravel()[0].platform != "cpu" or not uses_xla_convolution(function, *arguments):
         return layout
-    return dataclasses.replace(layout, chunk=layout.chunk if chosen else 1, stepwise=True)
+    return dataclasses.replace(layout, chunk=layout.chunk if keep_chunk else 1, stepwise=True)
 
 
-def convolves(function: Callable, *arguments: Any) -> bool:
-    """Whether CPUs evaluate a function with the convolution of XLA.
+def uses_xla_convolution(function: Callable, *arguments: Any) -> bool:
+    """Return whether CPUs evaluate a function with the convolution of XLA.
 
     Example:
         >>> import jax.numpy as jnp
         >>> from jax import lax
-        >>> convolves(lambda x: lax.conv(x, x, (1, 1), "SAME"), jnp.ones((1, 1, 3, 3))), convolves(jnp.sin, 1.0)
+        >>> convolve = lambda x: lax.conv(x, x, (1, 1), "SAME")
+        >>> uses_xla_convolution(convolve, jnp.ones((1, 1, 3, 3))), uses_xla_convolution(jnp.sin, 1.0)
         (True, False)
     """
     traced = jax.jit(function).trace(*arguments)
     if "conv_general_dilated" not in str(traced.jaxpr):
         return False
-    # Those of ours are products on CPUs, which shows in what is compiled for them.
+    # On CPUs the convolutions of this library are matrix products. This shows only in the program lowered for CPUs.
     return "stablehlo.convolution" in traced.lower(lowering_platforms=("cpu",)).as_text()
 
 
-def _listed(devices: Any) -> list[Any]:
-    found = list(devices) if isinstance(devices, Sequence | np.ndarray) else []
-    if not found or not all(isinstance(device, jax.Device) for device in found):
-        fix = "Pass some of `jax.devices()`, or leave it out for all."
-        raise refusal("devices", expected="devices of JAX", got=repr(devices), fix=fix, kind=TypeError)
-    return found
-
-
 def activation_bytes(function: Callable, *arguments: Any) -> int:
-    """What all intermediate results of a function take together, from above."""
+    """Return an upper bound on the memory that all intermediate results of a function take together."""
     jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
     return sum(math.prod(v.aval.shape) * v.aval.dtype.itemsize for eqn in jaxpr.eqns for v in eqn.outvars)
+
+
+def _device_list(devices: Sequence[jax.Device] | np.ndarray) -> list[jax.Device]:
+    listed = list(devices) if isinstance(devices, Sequence | np.ndarray) else []
+    if not listed or not all(isinstance(device, jax.Device) for device in listed):
+        fix = "Pass some of `jax.devices()`, or leave it out for all."
+        raise refusal("devices", expected="devices of JAX", got=repr(devices), fix=fix, kind=TypeError)
+    return listed
 
 
 def use_cores(count: int | None = None, /) -> int:
     """Make JAX see one device for every core of the CPU, so that members are trained side by side.
 
-    JAX decides how many devices a CPU is when it is first used, so this has to be called before: at the top of a
-    script. It does what the environment variable `XLA_FLAGS=--xla_force_host_platform_device_count=8` does.
+    JAX decides how many devices a CPU has when it is first used. So call this before, at the top of a script. It has
+    the same effect as the environment variable `XLA_FLAGS=--xla_force_host_platform_device_count=8`.
 
     Args:
-        count: how many devices; by default as many as this process may use cores.
+        count: how many devices; by default as many as there are cores that this process may use.
 
     Returns:
         The number of devices.
@@ -268,5 +295,5 @@ def use_cores(count: int | None = None, /) -> int:
 
 
 def available_cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,12 +1,12 @@
 """Networks that are ready to train: perceptrons in NTK parameterization, and the paper's two convolutional networks.
 
-    `mlp`             Dense – activation – … – Dense with weights N(0, 1), scaled by σ_w / √fan-in in the forward pass
+    `mlp`             Dense – activation – … – Dense, weights N(0, 1), scaled by σ_w / √fan-in in the forward pass
     `fashion_cnn`     [3×3 conv VALID – ReLU – 2×2 max-pool] with 6 and 16 channels, dense 120, 84, 10
     `histology_cnn`   [3×3 conv SAME – ReLU – 2×2 max-pool] with 6, 16, 26, 36, 46, 56 channels, dense 120, 84, 9
 
-The convolutional networks are in standard parameterization: weights N(0, 1/fan-in) truncated, biases zero, as in
-Flax. Max-pooling is outside of the theory, and both networks pool odd grids (11 → 5, 7 → 3), which breaks their
-symmetry under quarter turns.
+The convolutional networks are in standard parameterization, as in Flax: truncated weights N(0, 1/fan-in), and biases
+that begin with zero. Max-pooling is outside of the theory. Both networks pool odd grids (11 → 5, 7 → 3), which breaks
+their symmetry under quarter turns.
 """
 
 from collections.abc import Sequence
@@ -18,22 +18,22 @@ import jax.numpy as jnp
 from ntk_equiv import stax
 from ntk_equiv._check import one_of, positive_integer, positive_integers, refusal
 from ntk_equiv._convolution import convolve, max_pool
-from ntk_equiv.ensembles._model import to_flax
+from ntk_equiv.ensembles._models import to_flax
 
-# Those of `stax` that need no arguments.
+# The activations of `stax` that need no arguments.
 ACTIVATIONS = ("Relu", "Abs", "Erf", "Sigmoid_like", "Gelu", "Sin", "Cos", "Rbf", "Gaussian", "Exp", "Sign", "Identity")
 
 
 def mlp(
     widths: Sequence[int], outputs: int, *, W_std: float = 2**0.5, b_std: float | None = None, activation: str = "Relu"
 ) -> nn.Module:
-    """A fully connected network in NTK parameterization, the finite one of the corresponding `stax` kernels.
+    """Return a fully connected network in NTK parameterization, the finite one to the kernels of `stax`.
 
     Args:
-        widths: of the hidden layers.
+        widths: the widths of the hidden layers.
         outputs: number of outputs.
-        W_std: standard deviation of the weights of the hidden layers; that of the last one is 1.
-        b_std: standard deviation of the biases, of all layers; `None` for no biases.
+        W_std: standard deviation of the weights of the hidden layers; that of the last layer is 1.
+        b_std: standard deviation of the biases of all layers; `None` for no biases.
         activation: the name of an activation of `stax`.
 
     Example:
@@ -52,7 +52,7 @@ def mlp(
 
 
 def fashion_cnn(outputs: int = 10) -> nn.Module:
-    """The paper's network for FashionMNIST, for images [n, 28, 28, channels].
+    """Return the paper's network for FashionMNIST, for images [n, 28, 28, channels].
 
     Args:
         outputs: number of classes.
@@ -69,7 +69,7 @@ def fashion_cnn(outputs: int = 10) -> nn.Module:
 
 
 def histology_cnn(outputs: int = 9, *, pools: int = 6) -> nn.Module:
-    """The paper's network for histological images [n, 224, 224, 3].
+    """Return the paper's network for histological images [n, 224, 224, 3].
 
     Args:
         outputs: number of classes.
@@ -98,10 +98,10 @@ class PaperCNN(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """The logits [n, outputs] of images [n, H, W, channels]."""
+        """Return the logits [n, outputs] of images [n, H, W, channels]."""
         for number, channels in enumerate(self.channels):
             x = Conv(channels, self.padding)(x)
-            # The pool commutes with ReLU, which has fewer pixels after it.
+            # Pooling commutes with ReLU. Pooling first leaves fewer pixels for ReLU.
             x = nn.relu(max_pool(x, (2, 2)) if number < self.pools else x)
         x = x.reshape(x.shape[0], -1)
         for width in (120, 84):
@@ -110,27 +110,27 @@ class PaperCNN(nn.Module):
 
 
 class Dense(nn.Module):
-    """Flax's `Dense`, whose bias is added without raising its rank."""
+    """Flax's `Dense`, but the bias is added without rank promotion."""
 
     features: int
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """The affine map of the last axis."""
+        """Return the affine map of the last axis."""
         kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], self.features), x.dtype)
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), x.dtype)
         return x @ kernel + bias.reshape((1,) * (x.ndim - 1) + bias.shape)
 
 
 class Conv(nn.Module):
-    """A 3 × 3 convolution that equals Flax's `Conv`, and is fast on CPUs too."""
+    """A 3 × 3 convolution that equals Flax's `Conv`, but is fast on CPUs too."""
 
     features: int
     padding: str
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Images [n, H, W, features] of images [n, H, W, channels]."""
+        """Return images [n, H, W, features] from images [n, H, W, channels]."""
         kernel = self.param("kernel", nn.initializers.lecun_normal(), (3, 3, x.shape[-1], self.features), x.dtype)
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), x.dtype)
         if self.padding == "SAME":

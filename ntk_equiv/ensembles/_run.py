@@ -1,23 +1,86 @@
-"""A trained ensemble: f̂(x) = (1/M) Σ_m f_m(x)."""
+"""A trained ensemble, f̂(x) = (1/M) Σ_m f_m(x), and what was recorded while it was trained."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Inexact, Int
 
 from ntk_equiv._check import file_path, positive_integer, positive_integers, random_key, real_array, refusal, samples_in
+from ntk_equiv._typing import Inputs
 from ntk_equiv.empirical import EmpiricalKernelFn, empirical_kernel_fn
-from ntk_equiv.ensembles._checkpoint import Checkpoints, leaves, like, open_folder
-from ntk_equiv.ensembles._configuration import parameter_specs
-from ntk_equiv.ensembles._history import History
-from ntk_equiv.ensembles._inputs import check_inputs, example_of
-from ntk_equiv.ensembles._layout import Layout, layout_of, suited
-from ntk_equiv.ensembles._loop import NEVER, SAMPLES_AT_A_TIME, predicted
-from ntk_equiv.ensembles._model import Model, model_of
+from ntk_equiv.ensembles._checkpoint import Checkpoints, leaves_by_number, open_folder, restore_structure
+from ntk_equiv.ensembles._layout import Layout, make_layout, step_by_step_if_faster
+from ntk_equiv.ensembles._members import NEVER, SAMPLES_AT_A_TIME, predict
+from ntk_equiv.ensembles._models import (
+    Model,
+    Module,
+    Params,
+    as_model,
+    check_inputs,
+    parameter_specs,
+    sample_from_specs,
+)
+
+
+class History:
+    """Losses and records of a run, in lists that grow while it is trained.
+
+    Attributes:
+        steps: after how many steps each loss was noted.
+        losses: the losses of all members, one array [members] for each of these steps.
+        record_steps: after how many steps each record was made.
+        records: for each name one array for each of these steps.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.ensembles import History
+        >>> history = History(["test"])
+        >>> history.steps.append(10)
+        >>> history.losses.append(np.array([0.5, 0.25]))                # of two members
+        >>> history.of_members(np.array([1])).losses
+        [array([0.25])]
+        >>> history
+        <losses at 1 step, records at 0 steps of test>
+    """
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.steps: list[int] = []
+        self.losses: list[np.ndarray] = []
+        self.record_steps: list[int] = []
+        self.records: dict[str, list[np.ndarray]] = {name: [] for name in names}
+
+    def __repr__(self) -> str:
+        losses, records = (f"{len(at)} step{'s' * (len(at) != 1)}" for at in (self.steps, self.record_steps))
+        return f"<losses at {losses}, records at {records} of {', '.join(self.records) or 'nothing'}>"
+
+    def stored(self) -> dict[str, Any]:
+        """Return the history as arrays, for a checkpoint; empty lists are left out."""
+        lists = {"steps": self.steps, "losses": self.losses, "record_steps": self.record_steps}
+        arrays: dict[str, Any] = {name: np.asarray(values) for name, values in lists.items() if values}
+        if self.record_steps:
+            arrays["records"] = {f"{i:04d}": np.asarray(values) for i, values in enumerate(self.records.values())}
+        return arrays
+
+    def restore(self, stored: Mapping[str, Any] | None) -> None:
+        """Replace the lists by those of a checkpoint, as `stored` returned them."""
+        stored = stored or {}
+        self.steps = [int(step) for step in stored.get("steps", ())]
+        self.losses = list(stored.get("losses", ()))
+        self.record_steps = [int(step) for step in stored.get("record_steps", ())]
+        for i, name in enumerate(self.records):
+            self.records[name] = list(stored.get("records", {}).get(f"{i:04d}", ()))
+
+    def of_members(self, members: np.ndarray) -> "History":
+        """Return the losses of some members, without the records, which are of all members."""
+        history = History()
+        history.steps, history.losses = self.steps, [losses[members] for losses in self.losses]
+        return history
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -26,12 +89,12 @@ class Run:
 
     Attributes:
         model: the network.
-        members: how many there are.
+        members: how many members there are.
         steps: how many steps they were trained.
-        configuration: all that decided the result, as plain text.
+        configuration: everything that decided the result, as it is stored.
         layout: where members are evaluated.
-        history: losses and records along the run.
-        failed: members whose loss or parameters ceased to be finite, with the step at which they did.
+        history: losses and records of the run.
+        failed: members whose loss or parameters became infinite or NaN, with the step at which they did.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -49,25 +112,25 @@ class Run:
     layout: Layout
     history: History
     failed: Mapping[int, int]
-    _params: Any
+    _params: Params
 
     def __repr__(self) -> str:
         lost = f", {len(self.failed)} of them not finite" if self.failed else ""
         return f"<ensemble of {self.members} members after {self.steps} steps{lost}>"
 
     @property
-    def params(self) -> Any:
+    def params(self) -> Params:
         """The parameters of all members, arrays [members, ...]."""
         return self.layout.collect(self._params)
 
     @property
     def curve(self) -> tuple[np.ndarray, np.ndarray]:
-        """Steps, and the loss [steps, members] of every member on its last batch then."""
+        """Steps, and the loss of every member on its last batch at each of them, [steps, members]."""
         return np.array(self.history.steps), np.array(self.history.losses)
 
     @property
     def records(self) -> dict[str, np.ndarray]:
-        """What was recorded: for each name an array with a first axis that counts `record_steps`."""
+        """The records: for each name an array whose first axis counts `record_steps`."""
         return {name: np.array(values) for name, values in self.history.records.items()}
 
     @property
@@ -80,15 +143,15 @@ class Run:
         """The numbers of the members that are finite."""
         return np.setdiff1d(np.arange(self.members), sorted(self.failed))
 
-    def predict(self, x: Any, /, *, batch_size: int = SAMPLES_AT_A_TIME) -> Inexact[Array, "{self.members} n *out"]:
-        """The outputs of every member, [members, n, out].
+    def predict(self, x: Inputs, /, *, batch_size: int = SAMPLES_AT_A_TIME) -> Inexact[Array, "{self.members} n *out"]:
+        """Return the outputs of every member, [members, n, out].
 
         Args:
             x: inputs, with the sample axis first, prepared as those of training.
-            batch_size: how many samples at a time.
+            batch_size: how many samples to evaluate at a time.
 
         Raises:
-            TypeError: the inputs are no arrays, or whole numbers where those of training were not.
+            TypeError: the inputs are not arrays, or they are whole numbers and those of training were not.
             ValueError: the network does not take their shape.
 
         Example:
@@ -105,17 +168,17 @@ class Run:
         size = positive_integer(batch_size, "batch_size")
         params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self._params)
         check_inputs(x, "x", self.configuration["inputs"], self.model, params)
-        return jnp.asarray(predicted(self.model, self.layout, self._params, x, size))
+        return jnp.asarray(predict(self.model, self.layout, self._params, x, size))
 
-    def mean(self, x: Any, /, *, batch_size: int = SAMPLES_AT_A_TIME) -> Inexact[Array, "n *out"]:
-        """f̂(x), the mean over all members that are finite, [n, out]."""
+    def mean(self, x: Inputs, /, *, batch_size: int = SAMPLES_AT_A_TIME) -> Inexact[Array, "n *out"]:
+        """Return f̂(x), the mean over all members that are finite, [n, out]."""
         return jnp.mean(self.predict(x, batch_size=batch_size)[self.finished], axis=0)
 
-    def subset(self, members: Any, /) -> "Run":
-        """The ensemble of some of the members, which keep their order but not their numbers.
+    def subset(self, members: ArrayLike | Sequence, /) -> "Run":
+        """Return the ensemble of some of the members, in the given order and numbered anew from 0.
 
         Args:
-            members: their numbers.
+            members: the numbers of the members.
         """
         fix = "Members are counted from 0."
         chosen = np.asarray(real_array(members, "members", fix=fix)).ravel()
@@ -123,7 +186,7 @@ class Run:
         if not whole or chosen.min() < 0 or chosen.max() >= self.members:
             raise refusal("members", expected=f"some of the numbers below {self.members}", got=members, fix=fix)
         kind = "map" if self.layout.chunk == 1 else "vmap"
-        layout = layout_of(len(chosen), kind, devices=list(self.layout.mesh.devices.ravel()))
+        layout = make_layout(len(chosen), kind, devices=list(self.layout.mesh.devices.ravel()))
         layout = dataclasses.replace(layout, stepwise=self.layout.stepwise)
         return dataclasses.replace(
             self,
@@ -134,10 +197,10 @@ class Run:
             _params=layout.deal(jax.tree.map(lambda leaf: leaf[chosen], self.params)),
         )
 
-    def bootstrap(self, x: Any, /, *, sizes: Sequence[int], draws: int, key: jax.Array) -> dict[int, jax.Array]:
-        """Means of smaller ensembles, drawn from the members with replacement.
+    def bootstrap(self, x: Inputs, /, *, sizes: Sequence[int], draws: int, key: jax.Array) -> dict[int, jax.Array]:
+        """Return means of smaller ensembles, drawn from the members with replacement.
 
-        About the mean of this run they scatter as ensembles of that size scatter about an infinite one.
+        They scatter about the mean of this run as ensembles of their size scatter about an infinite ensemble.
 
         Args:
             x: inputs.
@@ -151,11 +214,11 @@ class Run:
         return bootstrapped(self.predict(x)[self.finished], sizes=sizes, draws=draws, key=key)
 
     def kernel_fn(self, member: int, /, **settings: Any) -> EmpiricalKernelFn:
-        """The kernels of one trained member as it is now, for comparison with those at initialisation.
+        """Return the kernels of one member with its present parameters, to compare them with those before training.
 
         Args:
-            member: its number.
-            settings: as for `empirical_kernel_fn`.
+            member: the number of the member.
+            settings: keyword arguments of `empirical_kernel_fn`.
 
         Example:
             >>> import jax, jax.numpy as jnp, optax
@@ -174,11 +237,12 @@ class Run:
         params = jax.tree.map(lambda leaf: leaf[member], self.params)
         return empirical_kernel_fn(self.model.apply, params, **settings)
 
-    def save(self, folder: Any, /) -> None:
+    def save(self, folder: Path | str, /) -> None:
         """Write the run to a new or empty folder, from which `Run.load` reads it."""
         failed = np.array([self.failed.get(m, NEVER) for m in range(self.members)], np.int32)
         text = {"configuration": dict(self.configuration), "members": self.members, "records": [*self.history.records]}
-        arrays = {"params": leaves(self.params), "failed": leaves(failed), "history": self.history.stored()}
+        history = self.history.stored()
+        arrays = {"params": leaves_by_number(self.params), "failed": leaves_by_number(failed), "history": history}
         checkpoints = open_folder(folder, resume=False, argument="folder")
         try:
             checkpoints.save(self.steps, {name: part for name, part in arrays.items() if part}, text)
@@ -186,12 +250,12 @@ class Run:
             checkpoints.close()
 
     @classmethod
-    def load(cls, folder: Any, module: Any, /, *, layout: str = "auto") -> "Run":
-        """A run that was saved, or the last checkpoint of one.
+    def load(cls, folder: Path | str, module: Module, /, *, layout: str = "auto") -> "Run":
+        """Read a run that was saved, or the last checkpoint of a run.
 
         Args:
-            folder: where `run.save` or `checkpoint=` wrote it.
-            module: the network it was trained with, of which only parameters are stored.
+            folder: the folder that `run.save` or `checkpoint=` wrote to.
+            module: the network that the run was trained with; only its parameters are stored.
             layout: as for `train`.
 
         Raises:
@@ -204,29 +268,35 @@ class Run:
         finally:
             checkpoints.close()
         assert steps is not None
-        model, configuration = model_of(module), text["configuration"]
-        structure = jax.eval_shape(model.init, jax.random.key(0), example_of(configuration["inputs"]))
-        found, expected = parameter_specs(structure), configuration["parameters"]
-        if found != expected:
+        model, configuration = as_model(module), text["configuration"]
+        sample = sample_from_specs(configuration["inputs"])
+        structure = model.shapes_of_parameters(sample)
+        specs, expected = parameter_specs(structure), configuration["parameters"]
+        if specs != expected:
             fix = "Pass the module that the run was trained with."
-            raise refusal("module", expected=f"one with parameters {expected}", got=found, fix=fix)
+            raise refusal("module", expected=f"one with parameters {expected}", got=specs, fix=fix)
         history = History(text["records"])
         history.restore(arrays.get("history"))
         failed = {m: int(step) for m, step in enumerate(arrays["failed"]["0000"]) if step != NEVER}
-        where = layout_of(text["members"], layout)
-        where = suited(where, model.apply, structure, example_of(configuration["inputs"]), chosen=layout != "auto")
-        params = where.deal(like(structure, arrays.get("params")))
+        where = make_layout(text["members"], layout)
+        where = step_by_step_if_faster(where, model.apply, structure, sample, keep_chunk=layout != "auto")
+        params = where.deal(restore_structure(structure, arrays.get("params")))
         return cls(model, text["members"], steps, configuration, where, history, failed, params)
 
 
-def bootstrapped(predictions: Any, /, *, sizes: Sequence[int], draws: int, key: jax.Array) -> dict[int, jax.Array]:
-    """Means over members drawn with replacement, for each size an array [draws, ...]; see `Run.bootstrap`.
+def bootstrapped(
+    predictions: ArrayLike | Sequence, /, *, sizes: Sequence[int], draws: int, key: jax.Array
+) -> dict[int, jax.Array]:
+    """Return means over members drawn with replacement; see `Run.bootstrap`.
 
     Args:
-        predictions: of all members, [members, ...].
-        sizes: how many members to draw.
-        draws: how often.
+        predictions: those of all members, [members, ...].
+        sizes: how many members to draw for a mean.
+        draws: how many means of each size.
         key: a JAX random key.
+
+    Returns:
+        For each size an array [draws, ...].
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -239,10 +309,27 @@ def bootstrapped(predictions: Any, /, *, sizes: Sequence[int], draws: int, key: 
     random_key(key)
     if not samples_in(predictions, "predictions"):
         raise refusal("predictions", expected="those of at least one member", got="none", fix="Train some.")
-    found = {}
+    means = {}
     for number, size in enumerate(positive_integers(sizes, "sizes", fix="List some sizes, such as (10, 100).")):
         shape = (draws, size)
         chosen = jax.random.randint(jax.random.fold_in(key, number), shape, 0, len(predictions))
         # One draw after the other: all of them at once would need draws × size predictions.
-        found[size] = jax.lax.map(lambda members: jnp.mean(predictions[members], axis=0), chosen)
-    return found
+        means[size] = jax.lax.map(lambda members: jnp.mean(predictions[members], axis=0), chosen)
+    return means
+
+
+def log_steps(steps: int, count: int) -> list[int]:
+    """Return about `count` steps from 0 to `steps`, evenly spaced on a logarithmic scale.
+
+    Args:
+        steps: the last step.
+        count: how many at most; small numbers that coincide are listed once.
+
+    Example:
+        >>> from ntk_equiv import ensembles
+        >>> ensembles.log_steps(1000, 7)
+        [0, 1, 4, 16, 63, 251, 1000]
+    """
+    steps, count = positive_integer(steps, "steps"), positive_integer(count, "count")
+    spaced = np.geomspace(1, steps, max(count - 1, 1)) if count > 2 else [steps]
+    return sorted({0, *(round(float(step)) for step in spaced)})

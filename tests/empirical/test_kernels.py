@@ -1,5 +1,7 @@
 """Kernels of networks as they are, against Jacobians in full."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,6 @@ import numpy as np
 import pytest
 
 from ntk_equiv import InfiniteEnsemble, empirical_kernel_fn, filters, gram, groups, reps, stax, theorems
-from ntk_equiv.empirical import _kernel_fn
 from tests.tolerances import ROUNDING, assert_close
 
 RNG = np.random.default_rng(0)
@@ -30,13 +31,13 @@ def transposed(params, x):
 
 
 def with_rows(params, x):
-    """A weight that meets several vectors of one sample."""
+    """A weight that is multiplied with several vectors of one sample."""
     return jnp.mean(jnp.tanh(x @ params["W"]), 1) @ params["V"]
 
 
 SPATIAL = stax.serial(stax.Conv(4, (2, 2), b_std=0.3), stax.Relu(), stax.Dense(2))
 GRAPHS = stax.serial(stax.Aggregate(), stax.Dense(5), stax.Erf(), stax.GlobalSumPool(), stax.Dense(2, b_std=1.0))
-# Network, parameters, inputs, and how many parameters have a site.
+# Network, parameters, inputs, and how many parameters are kept as factors.
 NETWORKS = {
     "shared": (
         shared,
@@ -77,7 +78,7 @@ def in_full(apply, params, x, apart):
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_method_meets_the_whole_jacobian(name):
-    network, params, x, sites = NETWORKS[name]
+    network, params, x, factored = NETWORKS[name]
     apply = network[1] if isinstance(network, tuple) else network
     for channels in ("mean", "apart") if name in ("rows", "spatial") else ("mean",):
         expected = in_full(apply, params, x, channels == "apart")
@@ -87,7 +88,7 @@ def test_every_method_meets_the_whole_jacobian(name):
             assert_close(ours.nngp, expected[0])
             assert_close(ours.ntk, expected[1])
             if channels == "mean":
-                assert len(kernel_fn.plan(x).sites) == (sites if method == "structured" else 0)
+                assert len(kernel_fn.plan(x).factored) == (factored if method == "structured" else 0)
 
 
 def test_the_cheapest_method_is_chosen_by_size():
@@ -97,7 +98,7 @@ def test_the_cheapest_method_is_chosen_by_size():
     def chosen(features, width, outputs, channels="mean"):
         params = {"W": jnp.ones((features, width)), "V": jnp.ones((width, outputs))}
         plan = empirical_kernel_fn(apply, params, channels=channels).plan(jnp.ones((1, features)))
-        return plan.method, [number for number, _ in plan.sites]
+        return plan.method, [number for number, _ in plan.factored]
 
     assert chosen(30, 50, 10) == ("structured", [0, 1])
     assert chosen(1, 50, 1) == ("structured", [])  # an outer product with one number is no saving
@@ -111,16 +112,15 @@ def test_the_cheapest_method_is_chosen_by_size():
     assert empirical_kernel_fn(convolved, jnp.ones((8, 4, 500))).plan(jnp.ones((1, 8, 4))).method == "structured"
 
 
-def test_gram_is_the_same_with_and_without_room(monkeypatch):
+def test_gram_is_the_same_if_derivatives_are_not_kept():
     network, params, x, _ = NETWORKS["rows"]
     kernel_fn = empirical_kernel_fn(network, params)
     expected = kernel_fn(x, x[:3])
     for tile in (2, None):
         for ours, whole in zip(gram(kernel_fn, x, x[:3], tile=tile), expected, strict=True):
             assert_close(ours, whole, ROUNDING)
-    monkeypatch.setattr(_kernel_fn, "ROOM", 100)
+    kernel_fn = dataclasses.replace(kernel_fn, numbers_kept=100)
     assert kernel_fn.entries_per_pair(x) > 9
-    kernel_fn = empirical_kernel_fn(lambda params, x: network(params, x), params)  # another program
     assert kernel_fn.per_sample(x).keys() == {"outputs", "x"}
     for ours, whole in zip(gram(kernel_fn, x, x[:3], tile=2), expected, strict=True):
         assert_close(ours, whole, ROUNDING)

@@ -64,8 +64,6 @@ def test_either_kind_of_init_will_do(each):
 def test_refusals():
     with pytest.raises(ValueError, match="`samples` must be a positive integer"):
         monte_carlo_kernel_fn(INIT, APPLY, KEY, 0)
-    with pytest.raises(ValueError, match="`init, apply` must be two functions"):
-        monte_carlo_kernel_fn(build(2), APPLY, KEY, 3)
     with pytest.raises(ValueError, match="`widths` must be at least two widths"):
         width_scaling(build, (4, 4), X, key=KEY, samples=2)
     with pytest.raises(ValueError, match="`kernel_fn` must be the kernels at infinite width"):

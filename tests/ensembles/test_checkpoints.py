@@ -1,5 +1,6 @@
 """Runs on disk: interrupted, killed, resumed, refused, saved and loaded."""
 
+import json
 import os
 import platform
 import shutil
@@ -15,7 +16,6 @@ import orbax.checkpoint as ocp
 import pytest
 
 from ntk_equiv import augment, ensembles, groups, reps, stax
-from ntk_equiv.ensembles import _checkpoint
 
 ROOT = Path(__file__).parents[2]
 X = np.random.default_rng(0).normal(size=(6, 2))
@@ -122,18 +122,14 @@ def test_a_folder_that_is_in_use_is_left_alone(tmp_path):
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, whole, monkeypatch):
-    save = _checkpoint.Checkpoints.save
+    save = ocp.CheckpointManager.save
 
-    def full(self, step, arrays, text):
-        # Writing fails inside of orbax, at the second checkpoint.
+    def full_at_the_second(self, step, *args, **kwargs):
         if step >= 6:
-            monkeypatch.setattr(self._manager, "save", no_space)
-        save(self, step, arrays, text)
+            raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
+        return save(self, step, *args, **kwargs)
 
-    def no_space(*args, **kwargs):
-        raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
-
-    monkeypatch.setattr(_checkpoint.Checkpoints, "save", full)
+    monkeypatch.setattr(ocp.CheckpointManager, "save", full_at_the_second)
     with pytest.raises(OSError, match=r"step 6 could not be written.*No space.*complete checkpoint of step 3"):
         trained(tmp_path, record={"x": (X, np.asarray)}, record_at=[8])
     monkeypatch.undo()
@@ -184,7 +180,7 @@ def test_the_lock_of_a_process_that_is_gone_holds_nobody_up(tmp_path, whole):
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path, whole):
     interrupted(tmp_path, 8)
     (tmp_path / "6" / "text" / "metadata").write_text("{")
-    with pytest.raises(OSError, match=r"step 6 in .* is damaged: .*Remove .*/6, to go on from the one before"):
+    with pytest.raises(OSError, match=r"step 6 in .* is damaged: .*Remove .*/6 to continue from the one before"):
         trained(tmp_path, resume=True, record={"x": (X, np.asarray)}, record_at=[8])
     shutil.rmtree(tmp_path / "6")
     resumed = trained(tmp_path, resume=True, record={"x": (X, np.asarray)}, record_at=[8])
@@ -219,6 +215,34 @@ def test_runs_are_saved_and_loaded(tmp_path, whole):
         ensembles.Run.load(tmp_path / "empty", NET)
     with pytest.raises(FileExistsError, match=r"new or empty folder, got .*Name another folder, or remove this one"):
         whole.save(tmp_path / "run")
+
+
+def test_the_stored_settings_keep_their_names(tmp_path):
+    """They are the format of checkpoints: a run that was begun with an earlier version finds them."""
+    run = trained(tmp_path, optimizer=SGD, record={"x": X}, record_at=[8])
+    stored = json.loads((tmp_path / "20" / "text" / "metadata").read_text())
+    settings = stored["configuration"]
+    assert settings == run.configuration
+    np.testing.assert_allclose(settings.pop("optimizer")[:2], [-8.401857, -6.464915], atol=1e-4)
+    np.testing.assert_allclose(settings.pop("first outputs")[:2], [0.054399, -0.162511], atol=1e-5)
+    np.testing.assert_allclose(settings.pop("first gradients"), [-0.474840], atol=1e-5)
+    assert settings == {
+        "members": 3,
+        "steps": 20,
+        "key": ["threefry2x32", 0, 0],
+        "parameters": {"['W']": "float64[2,1]"},
+        "inputs": ["float64[1,2]"],
+        "record": [{"x": "1a2a054aa2894572"}, [8]],
+        "data": "a91eb0b5401d9475",
+        "reduction": "mean",
+        "batch_size": 4,
+        "augmentation": "full",
+        "loss": "mse",
+        "rate and momentum": [0.1, 0.0],
+        "actions": [[], []],
+    }
+    assert stored["members"] == 3
+    assert stored["records"] == ["x"]
 
 
 def test_runs_on_graphs_are_loaded(tmp_path):

@@ -16,11 +16,6 @@ from flax import nnx
 from jax import export
 
 from ntk_equiv import augment, ensembles, groups, reps, stax
-from ntk_equiv.ensembles._batches import batches_of
-from ntk_equiv.ensembles._layout import layout_of
-from ntk_equiv.ensembles._loop import Task
-from ntk_equiv.ensembles._losses import cross_entropy
-from ntk_equiv.ensembles._model import model_of
 from tests.ensembles.spread import results
 from tests.tolerances import assert_close
 
@@ -72,13 +67,21 @@ def test_two_processes_give_the_same_and_can_be_resumed_by_one(tmp_path, alone):
         np.testing.assert_array_equal(resumed[name], found[name])
 
 
+def chunked(members, numbers, **settings):
+    """The layout of networks whose activations are so many numbers of 8 bytes."""
+    doubling = (lambda key, x: (), lambda params, x: 2 * x)
+    return ensembles.expected_layout(
+        doubling, jax.ShapeDtypeStruct((numbers,), np.float64), members=members, **settings
+    )
+
+
 def test_chunks_leave_room_and_are_equal():
-    assert layout_of(100, "vmap", bytes_each=2**30 // 60).chunk == 50
-    assert layout_of(100, "vmap", bytes_each=2**40).chunk == 1
-    assert layout_of(3, "vmap", chunk=8).chunk == 3
-    assert layout_of(100, bytes_each=2**10).chunk == 8
-    assert layout_of(100, bytes_each=2**20).chunk == 1
-    assert layout_of(5, chunk=2).padded == 6
+    assert chunked(100, 2**27 // 60, layout="vmap").chunk == 50
+    assert chunked(100, 2**37, layout="vmap").chunk == 1
+    assert chunked(3, 1, layout="vmap", chunk=8).chunk == 3
+    assert chunked(100, 2**7).chunk == 8
+    assert chunked(100, 2**17).chunk == 1
+    assert chunked(5, 1, chunk=2).padded == 6
 
 
 class Convolving(nn.Module):
@@ -122,15 +125,15 @@ def test_training_lowers_for_accelerators(platform, steps_of_training):
 def steps_of_training():
     """A stretch of vmapped training of a convolutional network, with its arguments."""
     x, y = np.ones((3, 10, 10, 1), np.float32), np.zeros(3, np.int32)
-    batches, data = batches_of(augment(x, y, reps.rot90(groups.cyclic(4))), 4, "full")
+    train = augment(x, y, reps.rot90(groups.cyclic(4)))
+    settings = {"optimizer": optax.adam(1e-3), "loss": "cross_entropy", "batch_size": 4}
+    task, data = ensembles.prepare_task(ensembles.fashion_cnn(), train, **settings)
     key = jax.random.key_data(jax.random.key(0))
-    model = model_of(ensembles.fashion_cnn())
-    task = Task(model, optax.adam(1e-3), cross_entropy, "mean", batches, "threefry2x32")
 
     def steps(indices, data, start, stop):
-        params = jax.vmap(lambda index: model.init(task.keys(key, index)[0], data[0][:1]))(indices)
-        members = jax.vmap(task.begun)((indices, params))
-        return jax.vmap(lambda member: task.trained(member, key, data, start, stop))(members)
+        params = jax.vmap(lambda index: task.model.init(task.keys(key, index)[0], data[0][:1]))(indices)
+        members = jax.vmap(task.initial_member)((indices, params))
+        return jax.vmap(lambda member: task.take_steps(member, key, data, start, stop))(members)
 
     data = jax.tree.map(jnp.asarray, data)
     return steps, (jnp.arange(2, dtype=jnp.int32), data, jnp.int32(0), jnp.int32(2))

@@ -106,9 +106,11 @@ def test_metrics_see_the_ensemble_as_more_invariant_than_its_members(wide):
         ({}, filters.momentum(RATE, 0.5), r"infinite ensemble \(1.0, 0.5\)"),
     ],
 )
-def test_what_was_not_trained_alike_is_not_compared(wide, ens, changes, filter, message):
+def test_a_run_of_other_training_is_not_compared(wide, ens, changes, filter, message):
     run = dataclasses.replace(wide, configuration={**wide.configuration, **changes})
-    theory = types.SimpleNamespace(mean=None, var=None, reduction="mean", filter=filter or ens.filter, train=ens.train)
+    theory = types.SimpleNamespace(
+        mean=ens.mean, var=ens.var, reduction="mean", filter=filter or ens.filter, train=ens.train
+    )
     with pytest.raises(ValueError, match=message):
         ensembles.compare_with_theory(run, theory, ORBITS)
 
@@ -145,6 +147,7 @@ def test_the_comparison_is_linear_in_the_scale_of_outputs(scale):
         theory = types.SimpleNamespace(
             reduction="mean",
             filter=None,
+            train=None,
             mean=lambda x, t: c * y,
             var=lambda x, t: np.float64(c) ** 2 * (x**2).sum(1),
         )
@@ -197,7 +200,7 @@ def test_narrow_ensembles_are_equivariant_in_the_mean():
 
 
 def test_they_are_not_if_the_augmentation_is_incomplete():
-    # Each element twice, so that there are as many points as before.
+    # Each element twice, so that there are as many samples as before.
     assert np.abs(signed_errors(elements=[0, 1, 0, 1])).max() > 10
 
 

@@ -1,6 +1,6 @@
-"""Theory against training: thousands of wide networks, each trained by gradient descent of its own weights.
+"""Theory against training: thousands of wide networks, each trained by gradient descent on its own parameters.
 
-A network of width w follows the theory up to O(1/w). The allowance is stated beside the standard error of the draw.
+A network of width w follows the theory up to O(1/w), for which there is an allowance beside the standard error.
 """
 
 import jax
@@ -18,13 +18,13 @@ def test_trained_networks_have_the_predicted_law(key):
     x, y = jnp.array([[1.0, 0.3]], jnp.float32), jnp.array([[1.5]], jnp.float32)
     train = augment(x, y, reps.matrix(groups.SO2.finite(4)))
     x_test = jnp.array([[0.5, -0.8], [1.6, 0.2]], jnp.float32)
-    points, labels = train.x, train.y
+    inputs, labels = train.x, train.y
 
     def loss(params):
-        return 0.5 * jnp.sum((apply_fn(params, points) - labels) ** 2)
+        return 0.5 * jnp.sum((apply_fn(params, inputs) - labels) ** 2)
 
     def outcome(key):
-        params = init_fn(key, points.shape)[1]
+        params = init_fn(key, inputs.shape)[1]
 
         def step(params, _):
             return jax.tree.map(lambda p, g: p - RATE * g, params, jax.grad(loss)(params)), None

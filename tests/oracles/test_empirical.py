@@ -22,7 +22,7 @@ def test_the_network_of_the_paper_with_its_max_pools():
     with jax.numpy_rank_promotion("allow"):
         expected = jax.jit(nt.empirical_ntk_fn(net.apply, vmap_axes=0))(x, None, variables)
     kernel_fn = empirical_kernel_fn(net, variables)
-    assert [site.inputs for _, site in kernel_fn.plan(x).sites] == [400, 120, 84]
+    assert [parameter.inputs for _, parameter in kernel_fn.plan(x).factored] == [400, 120, 84]
     ours = kernel_fn(x, None, "ntk")
     assert ours.dtype == jnp.float32
     assert_close(ours, expected)
