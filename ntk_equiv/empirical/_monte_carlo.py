@@ -125,10 +125,25 @@ class MonteCarloKernelFn:
         """Return `x` as arrays, or refuse it by the name `argument`."""
         return samples_as_arrays(x, argument)
 
+    def restrict(self, get: str | tuple[str, ...]) -> "MonteCarloKernelFn":
+        """Return this function: it does nothing for each sample."""
+        return self
+
+    def per_sample(self, x: Inputs) -> Inputs:
+        """Return the samples themselves: everything else about them differs from network to network."""
+        return x
+
+    def per_pair(self, left: Inputs, right: Inputs, get: Get = None) -> Any:
+        """Return the mean kernels of all pairs of samples."""
+        return self(left, right, get)
+
+    def entries_per_pair(self, x: Inputs) -> int:
+        """Return the numbers of a pair in one network, times how many networks were asked to be evaluated together."""
+        return (self.together or 1) * self._network_shapes(x).entries_per_pair(x)
+
     def at_once(self, x: Inputs, count: int) -> int:
         """Return how many of `count` networks to evaluate together for samples `x`: a divisor of `count`."""
-        shapes = jax.eval_shape(lambda key: draw_parameters(self.init, key, x), self.key)
-        numbers = jax.tree.leaves(x)[0].shape[0] * self._with_parameters(shapes).plan(x).numbers_per_sample
+        numbers = jax.tree.leaves(x)[0].shape[0] * self._network_shapes(x).plan(x).numbers_per_sample
         # On CPUs one by one is as fast, and takes a fraction of the time to compile.
         fitting = 1 if jax.default_backend() == "cpu" else max(1, numbers_side_by_side() // max(numbers, 1))
         wanted = min(count, self.together or fitting)
@@ -137,6 +152,10 @@ class MonteCarloKernelFn:
     def drawn(self, key: Array, x: Inputs) -> EmpiricalKernelFn:
         """Return the kernels of one random network for samples like those of `x`."""
         return self._with_parameters(draw_parameters(self.init, key, x))
+
+    def _network_shapes(self, x: Inputs) -> EmpiricalKernelFn:
+        """Return a network of which only the shapes are known."""
+        return self._with_parameters(jax.eval_shape(lambda key: draw_parameters(self.init, key, x), self.key))
 
     def _with_parameters(self, params: Params) -> EmpiricalKernelFn:
         return EmpiricalKernelFn(params, (), self.apply, self.method, "mean")
