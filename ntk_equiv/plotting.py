@@ -22,8 +22,8 @@ from typing import Any
 import matplotlib
 import numpy as np
 from cycler import cycler
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes as Axes
+from matplotlib.figure import Figure as Figure
 
 from ntk_equiv._check import file_path, instance, positive_integer, real_array, refusal, scalar
 from ntk_equiv.metrics import QUANTILES
