@@ -151,7 +151,7 @@ def test_without_matplotlib_figures_have_to_be_left_out(data, tmp_path, capsys, 
     ("error", "code", "complaint"),
     [
         (KeyboardInterrupt(), 130, "ntk-equiv: interrupted."),
-        (RuntimeError("a bug"), 1, "RuntimeError: a bug. With --traceback it is shown where"),
+        (RuntimeError("a bug"), 1, "RuntimeError: a bug. --traceback shows where"),
         (ValueError("a bug"), 1, "ValueError: a bug"),
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore"), 1, "not enough memory"),
     ],
