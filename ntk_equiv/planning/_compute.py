@@ -163,7 +163,7 @@ def plan(
         dtype=dtype,
     )
     problem = prepare_problem(x, y, x_test, y_test, settings, images=acts_on_images(action), class_names=class_names)
-    return _compute(_Task.from_settings(settings, problem), plain_value(name), say, start)
+    return _make_plan(_Task.from_settings(settings, problem), plain_value(name), say, start)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -215,7 +215,7 @@ def _choose_actions(
     return rep_x, named_action(label_action, group, (channels,), argument="label_action")
 
 
-def _compute(task: _Task, name: str | None, say: Callable[[str], None], start: float) -> Plan:
+def _make_plan(task: _Task, name: str | None, say: Callable[[str], None], start: float) -> Plan:
     """Measure what the plan costs, fit the infinite ensemble to what there is time for, and ask it everything."""
     settings, problem, group = task.settings, task.problem, task.group
     budget = Budget(settings.minutes, settings.seed, say, start)
