@@ -1,8 +1,8 @@
 """The command line: `ntk-equiv plan` and `ntk-equiv info`.
 
-Here arguments become calls of `ntk_equiv.planning` and `ntk_equiv.ensembles`, which are imported when they are needed:
-help costs nothing. Exit codes are those a shell expects: 0, 2 for what the user has to put right, 1 for any other
-error, 130 after an interruption.
+Here arguments become calls of `ntk_equiv.planning` and `ntk_equiv.ensembles`. Both are imported only when they are
+needed, so that help comes at once. Exit codes are those a shell expects: 0 for success, 2 for what the user has to put
+right, 1 for any other error, 130 after an interruption.
 """
 
 import argparse
@@ -35,9 +35,9 @@ The data are an npz file with the arrays
   x        training samples [n, ...]: vectors [n, d], images [n, H, W, channels] or [n, H, W]
   y        labels: whole numbers or text for classes [n], floats for regression [n] or [n, channels]
   x_test   test samples [m, ...] (if missing, some of x are held out)
-  y_test   their labels (if missing, nothing is said about errors on them)
+  y_test   their labels (if missing, nothing is said about errors on test samples)
   class_names   names of the classes 0, 1, … (if missing, classes are called by their numbers)
-as `np.savez("data.npz", x=x, y=y)` writes it. Others are ignored.
+as `np.savez("data.npz", x=x, y=y)` writes it. Other arrays are ignored.
 
 groups:   C4, D4, S3, A4, T, O, I, V4, Q8, SO2:8, O2:4, SO3:D3, and products such as C2xC4
 actions:  rot90, rotate (interpolates), translations   on images;  rot90+matrix turns their channels as well
@@ -45,7 +45,7 @@ actions:  rot90, rotate (interpolates), translations   on images;  rot90+matrix 
 networks: mlp:relu:2, cnn:relu:2, cnn:relu:2:gap; activations relu, erf, gelu, leaky, abs, sin
 times:    numbers, inf, log:FIRST:LAST:COUNT, or auto
 
-What a pair of samples costs is measured first. Where all of them would take longer than --minutes, fewer are used, and
+The cost of a pair of samples is measured first. If all samples would take longer than --minutes, fewer are used, and
 the report says so.
 """
 EXAMPLES_PLAN = """\
@@ -56,7 +56,7 @@ examples:
 
   ntk-equiv plan images.npz --group D4 --action rot90 --arch cnn:relu:2:gap --minutes 60
 
-exit codes: 0, 2 for what you have to put right, 1 for any other error, 130 if interrupted
+exit codes: 0 for success, 2 for what you have to put right, 1 for any other error, 130 if interrupted
 """
 ABOUT_INFO = """\
 Versions, devices, and how the members of an ensemble of perceptrons would be laid out over these devices.
@@ -68,7 +68,7 @@ examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line asks for; returns the exit code.
+    """Run the command that these arguments ask for, and return the exit code.
 
     Example:
         >>> from ntk_equiv.cli import main
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         2
     """
     try:
-        asked = _parser().parse_args(arguments)
+        asked = _build_parser().parse_args(arguments)
         asked.command = shlex.join(["ntk-equiv", *(sys.argv[1:] if arguments is None else arguments)])
     except SystemExit as stop:  # argparse has said what is wrong, or printed the help
         return int(stop.code or 0)
@@ -88,12 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if asked.traceback:
             traceback.print_exc()
-        print(f"ntk-equiv: {_explained(error, asked)}", file=sys.stderr)
+        print(f"ntk-equiv: {_explain(error, asked)}", file=sys.stderr)
         return BAD_USAGE if hasattr(error, "argument") else FAILED
     return 0
 
 
-def _plan(asked: argparse.Namespace) -> None:
+def _run_plan(asked: argparse.Namespace) -> None:
     from ntk_equiv import datasets, planning
     from ntk_equiv._check import refusal
 
@@ -117,7 +117,7 @@ def _plan(asked: argparse.Namespace) -> None:
         print(path)
 
 
-def _info(asked: argparse.Namespace) -> None:
+def _run_info(asked: argparse.Namespace) -> None:
     import jax
 
     from ntk_equiv import ensembles, planning
@@ -139,7 +139,7 @@ def _info(asked: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def _precision(dtype: str) -> Iterator[str]:
-    """Double precision in this program, unless single is asked for; as it was afterwards."""
+    """Switch double precision on unless single is asked for; restore the setting afterwards."""
     import jax
 
     before = jax.config.jax_enable_x64  # type: ignore[attr-defined]
@@ -150,8 +150,8 @@ def _precision(dtype: str) -> Iterator[str]:
         jax.config.update("jax_enable_x64", before)
 
 
-def _explained(error: Exception, asked: argparse.Namespace) -> str:
-    """What went wrong, with arguments called as on the command line."""
+def _explain(error: Exception, asked: argparse.Namespace) -> str:
+    """Return what went wrong, with arguments named as on the command line."""
     argument = getattr(error, "argument", None)
     if argument is not None:
         option = f"--{argument.replace('_', '-')}"
@@ -160,10 +160,10 @@ def _explained(error: Exception, asked: argparse.Namespace) -> str:
     if "RESOURCE_EXHAUSTED" in text or isinstance(error, MemoryError):
         advice = "Use fewer samples (--max-points, --max-test-points), or a simpler network (--arch)."
         return f"not enough memory ({text.splitlines()[0]}). {advice}"
-    return text if asked.traceback else f"{text}. With --traceback it is shown where this happened."
+    return text if asked.traceback else f"{text}. --traceback shows where this happened."
 
 
-# Options of `plan` that are settings of `planning.plan`, with their type and what they mean.
+# Options of `plan` that are settings of `planning.plan`: type, default and meaning.
 OPTIONS: dict[str, tuple] = {
     "group": (str, None, "the symmetry group"),
     "action": (str, None, "how it acts on samples"),
@@ -172,41 +172,37 @@ OPTIONS: dict[str, tuple] = {
     "w_std": (float, 2**0.5, "standard deviation of weights, times √fan-in"),
     "b_std": (float, 0.1, "standard deviation of biases"),
     "labels": (str, "auto", "auto, classes or regression"),
-    "at": (float, None, "the time that members and invariance are told for (default: the best one)"),
+    "at": (float, None, "the time for which members and invariance are given (default: the best one)"),
     "learning_rate": (float, 1.0, "the unit of time: t steps of full-batch descent at this rate"),
     "reduction": (str, "mean", "the loss is ½ of the mean or of the sum of squares"),
-    "members": (int, 10, "size of an ensemble you have in mind"),
+    "members": (int, 10, "size of the ensemble you have in mind"),
     "delta": (float, None, "tolerated deviation, in units of the labels (default: a tenth of their spread)"),
-    "epsilon": (float, 0.05, "probability of a larger one"),
+    "epsilon": (float, 0.05, "probability of a larger deviation"),
     "holdout": (float, 0.2, "fraction of samples held out if there are no test samples"),
     "max_points": (int, 1000, "most training samples to use, drawn at random"),
     "max_test_points": (int, 100, "most test samples to use, drawn at random"),
-    "minutes": (
-        float,
-        5.0,
-        "how long it may take; fewer samples are used where more would take longer; inf for any time",
-    ),
-    "samples": (int, 10_000, "draws for members over orbits"),
-    "seed": (int, 0, "of all that is random"),
+    "minutes": (float, 5.0, "how long it may take; fewer samples are used if all would take longer; inf for no limit"),
+    "samples": (int, 10_000, "random draws for members over orbits"),
+    "seed": (int, 0, "seed of everything that is random"),
     "name": (str, None, "what the data are called in the report (default: the name of the file)"),
 }
 SETTINGS = (*OPTIONS, "times", "class_names")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("ntk-equiv", description=ABOUT, formatter_class=_AsWritten)
     parser.add_argument("--version", action="version", version=f"ntk-equiv {version('ntk-equiv')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     plan = commands.add_parser("plan", help="plan an ensemble for your data", formatter_class=_AsWritten)
     info = commands.add_parser("info", help="versions, devices and layouts", formatter_class=_AsWritten)
-    _fill_plan(plan)
-    _fill_info(info)
+    _add_plan_options(plan)
+    _add_info_options(info)
     for command in (plan, info):
         command.add_argument("--traceback", action="store_true", help="show where an error happened")
     return parser
 
 
-def _fill_plan(plan: argparse.ArgumentParser) -> None:
+def _add_plan_options(plan: argparse.ArgumentParser) -> None:
     plan.description, plan.epilog = ABOUT_PLAN, EXAMPLES_PLAN
     plan.add_argument("data", type=Path, help="npz file with x, y and perhaps x_test, y_test")
     for name, (convert, default, text) in OPTIONS.items():
@@ -221,15 +217,15 @@ def _fill_plan(plan: argparse.ArgumentParser) -> None:
         )
     plan.add_argument("--times", nargs="+", default="auto", metavar="TIME", help="training times (default: auto)")
     plan.add_argument("--class-names", nargs="+", metavar="NAME", help="names of the classes 0, 1, …")
-    plan.add_argument("--out", type=Path, help="folder for the files (default: the name of the data and -plan)")
-    plan.add_argument("--overwrite", action="store_true", help="replace a plan that is in the folder")
+    plan.add_argument("--out", type=Path, help="folder for the files (default: the name of the data followed by -plan)")
+    plan.add_argument("--overwrite", action="store_true", help="replace a plan that is already in the folder")
     plan.add_argument("--no-figures", dest="figures", action="store_false", help="do without matplotlib")
-    plan.add_argument("--float32", action="store_true", help="single precision, which is faster and often too little")
-    plan.add_argument("--quiet", action="store_true", help="do not say what is being done")
-    plan.set_defaults(run=_plan)
+    plan.add_argument("--float32", action="store_true", help="single precision, which is faster but often not enough")
+    plan.add_argument("--quiet", action="store_true", help="do not report progress")
+    plan.set_defaults(run=_run_plan)
 
 
-def _fill_info(info: argparse.ArgumentParser) -> None:
+def _add_info_options(info: argparse.ArgumentParser) -> None:
     info.description = ABOUT_INFO
     sizes = {
         "members": (100, "of the ensemble"),
@@ -240,4 +236,4 @@ def _fill_info(info: argparse.ArgumentParser) -> None:
     }
     for name, (default, text) in sizes.items():
         info.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{text} (default: {default})")
-    info.set_defaults(run=_info)
+    info.set_defaults(run=_run_info)

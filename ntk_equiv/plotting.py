@@ -1,34 +1,39 @@
-"""Figures in one style: readable in print, told apart by people who do not see all colours, the same every time.
+"""Figures in one style: readable in print and without seeing all colours, and the same every time.
 
     with plotting.style():
         fig, axes = plotting.panels(2, sharey=True)         a row of panels
         plotting.orbit_curve(axes[0], x, ensemble, members) an ensemble, and the quartiles of its members
-        plotting.predicted(axes[0], x, theory)              what theory says, on top of it
-        plotting.measured(axes[1], x, values, errors)       points with error bars
+        plotting.predicted(axes[0], x, theory)              what theory predicts, on top of it
+        plotting.measured(axes[1], x, values, errors)       marks with error bars
         plotting.uncertain(axes[1], t, mean, std)           a mean, and the range of two standard deviations
     plotting.save(fig, "figure")                            as figure.pdf and figure.png
 
-Measurements are filled marks and bands in colour, theory is a dashed dark line: so every figure can be read without its
+Measurements are filled marks and bands in colour, theory is a dashed dark line, so every figure can be read without its
 caption. Nothing is shown on a screen, and no state of matplotlib is changed outside of `style`.
 
 This is the only part of the library that imports matplotlib.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
 from cycler import cycler
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from jax.typing import ArrayLike
+from matplotlib.axes import Axes as Axes
+from matplotlib.figure import Figure as Figure
 
 from ntk_equiv._check import file_path, instance, positive_integer, real_array, refusal, scalar
 from ntk_equiv.metrics import QUANTILES
 
-# After Okabe and Ito, the darkest first; yellow is left out, because thin lines of it are not seen on white.
+Numbers = ArrayLike | Sequence
+Share = bool | Literal["none", "all", "row", "col"]
+
+# After Okabe and Ito, the darkest first, without yellow: thin yellow lines are hard to see on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 _THEORY = "#222222"
@@ -54,7 +59,7 @@ _SETTINGS: Any = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The style of all figures here, for what is drawn inside.
+    """Apply the style of all figures here to what is drawn inside the block.
 
     Example:
         >>> from ntk_equiv import plotting
@@ -72,20 +77,20 @@ def panels(
     rows: int = 1,
     /,
     *,
-    sharex: Any = False,
-    sharey: Any = False,
+    sharex: Share = False,
+    sharey: Share = False,
     width: float = 3.4,
     height: float = 2.8,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with panels, read row by row.
+    """Return a figure with panels, read row by row.
 
     Args:
-        columns: panels in a row.
-        rows: how many rows.
-        sharex: as in matplotlib's `subplots`.
-        sharey: likewise.
-        width: of a panel, in inches.
-        height: of a panel, in inches.
+        columns: the number of panels in a row.
+        rows: the number of rows.
+        sharex: which panels share an x axis, as in matplotlib's `subplots`.
+        sharey: which panels share a y axis.
+        width: the width of a panel, in inches.
+        height: the height of a panel, in inches.
 
     Returns:
         The figure, and the axes of its panels.
@@ -106,24 +111,24 @@ def panels(
 
 def orbit_curve(
     ax: Axes,
-    x: Any,
-    ensemble: Any,
-    members: Any,
+    x: Numbers,
+    ensemble: Numbers,
+    members: Numbers,
     /,
     *,
-    errors: Any = None,
+    errors: Numbers | None = None,
     label: str | None = None,
     number: int = 0,
 ) -> None:
-    """A metric of an ensemble as a solid line, and of its members as their median (dotted) and quartiles (band).
+    """Draw a metric of an ensemble as a solid line, and of its members as their median (dotted) and quartiles (band).
 
     Args:
         ax: the panel.
-        x: for example training epochs, [k].
+        x: places on the x axis, for example training epochs, [k].
         ensemble: the metric of the ensemble, [k].
-        members: of every member, [k, members].
+        members: the metric of every member, [k, members].
         errors: standard errors of `ensemble`, [k].
-        label: for the legend.
+        label: the text in the legend.
         number: the place of this curve among those of the panel, which decides its colour and mark.
 
     Example:
@@ -134,14 +139,14 @@ def orbit_curve(
         >>> len(ax.lines), len(ax.collections)      # the ensemble and the median; the band
         (2, 1)
     """
-    x, ensemble = _curve(x, "x"), _curve(ensemble, "ensemble")
+    x, ensemble = _check_curve(x, "x"), _check_curve(ensemble, "ensemble")
     members = np.asarray(real_array(members, "members"), float)
     if members.ndim != 2 or not len(x) == len(ensemble) == len(members):
         got = f"shapes {x.shape}, {ensemble.shape} and {members.shape}"
-        fix = "One row of members for each place on the curve."
+        fix = "Pass one row of members for each place on the curve."
         raise refusal("members", expected="of shape [k, members], with x and ensemble [k]", got=got, fix=fix)
-    _panel(ax)
-    colour, mark = _look(number)
+    _check_panel(ax)
+    colour, mark = _colour_and_mark(number)
     low, median, high = np.quantile(members, QUANTILES, axis=1)
     ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
     ax.plot(x, median, ":", color=colour, linewidth=1)
@@ -149,28 +154,28 @@ def orbit_curve(
     if errors is None:
         ax.plot(x, ensemble, **marks)
     else:
-        ax.errorbar(x, ensemble, yerr=_curve(errors, "errors", like=x), capsize=2, **marks)
+        ax.errorbar(x, ensemble, yerr=_check_curve(errors, "errors", like=x), capsize=2, **marks)
 
 
 def measured(
     ax: Axes,
-    x: Any,
-    values: Any,
-    errors: Any = None,
+    x: Numbers,
+    values: Numbers,
+    errors: Numbers | None = None,
     /,
     *,
     label: str | None = None,
     number: int = 0,
     joined: bool = False,
 ) -> None:
-    """Measurements as marks with error bars.
+    """Draw measurements as marks with error bars.
 
     Args:
         ax: the panel.
-        x: where, [k].
+        x: places on the x axis, [k].
         values: what was measured, [k].
         errors: standard errors, [k].
-        label: for the legend.
+        label: the text in the legend.
         number: the place among the curves of the panel, which decides colour and mark.
         joined: whether a line joins the marks.
 
@@ -181,22 +186,25 @@ def measured(
         >>> ax.get_legend_handles_labels()[1]
         ['trained']
     """
-    x = _curve(x, "x")
-    values, spread = _curve(values, "values", like=x), None if errors is None else _curve(errors, "errors", like=x)
-    colour, mark = _look(number)
+    x = _check_curve(x, "x")
+    values, spread = (
+        _check_curve(values, "values", like=x),
+        None if errors is None else _check_curve(errors, "errors", like=x),
+    )
+    colour, mark = _colour_and_mark(number)
     look: dict[str, Any] = {"color": colour, "marker": mark, "linestyle": "-" if joined else "none"}
-    _panel(ax).errorbar(x, values, yerr=spread, capsize=2, label=label, **look)
+    _check_panel(ax).errorbar(x, values, yerr=spread, capsize=2, label=label, **look)
 
 
-def predicted(ax: Axes, x: Any, values: Any, /, *, label: str | None = None, number: int | None = None) -> None:
-    """What theory says: a dashed dark line on top of everything else.
+def predicted(ax: Axes, x: Numbers, values: Numbers, /, *, label: str | None = None, number: int | None = None) -> None:
+    """Draw what theory predicts, as a dashed dark line on top of everything else.
 
     Args:
         ax: the panel.
-        x: where, [k].
-        values: what theory says, [k].
-        label: for the legend.
-        number: takes the colour of this curve instead, where several theories must be told apart.
+        x: places on the x axis, [k].
+        values: what theory predicts, [k].
+        label: the text in the legend.
+        number: the curve whose colour to take instead, to tell several predictions apart.
 
     Example:
         >>> from ntk_equiv import plotting
@@ -205,20 +213,22 @@ def predicted(ax: Axes, x: Any, values: Any, /, *, label: str | None = None, num
         >>> ax.lines[0].get_linestyle(), ax.lines[0].get_ydata().tolist()
         ('--', [0.5, 0.4])
     """
-    x = _curve(x, "x")
-    values, colour = _curve(values, "values", like=x), _THEORY if number is None else _look(number)[0]
-    _panel(ax).plot(x, values, "--", color=colour, linewidth=1.2, label=label, zorder=5)
+    x = _check_curve(x, "x")
+    values, colour = _check_curve(values, "values", like=x), _THEORY if number is None else _colour_and_mark(number)[0]
+    _check_panel(ax).plot(x, values, "--", color=colour, linewidth=1.2, label=label, zorder=5)
 
 
-def uncertain(ax: Axes, x: Any, mean: Any, std: Any, /, *, label: str | None = None, number: int = 0) -> None:
-    """A mean with the range of two standard deviations around it.
+def uncertain(
+    ax: Axes, x: Numbers, mean: Numbers, std: Numbers, /, *, label: str | None = None, number: int = 0
+) -> None:
+    """Draw a mean with the range of two standard deviations around it.
 
     Args:
         ax: the panel.
-        x: where, [k].
+        x: places on the x axis, [k].
         mean: the mean, [k].
         std: the standard deviation, [k].
-        label: for the legend.
+        label: the text in the legend.
         number: the place among the curves of the panel, which decides the colour.
 
     Example:
@@ -229,23 +239,23 @@ def uncertain(ax: Axes, x: Any, mean: Any, std: Any, /, *, label: str | None = N
         >>> round(float(band.y0), 9), round(float(band.y1), 9)      # from 0.4 − 0.2 to 0.5 + 0.2
         (0.2, 0.7)
     """
-    x = _curve(x, "x")
-    mean, std = _curve(mean, "mean", like=x), _curve(std, "std", like=x)
+    x = _check_curve(x, "x")
+    mean, std = _check_curve(mean, "mean", like=x), _check_curve(std, "std", like=x)
     if (std < 0).any():
         raise refusal("std", expected="not negative", got=std.min(), fix="It is the root of a variance.")
-    colour = _look(number)[0]
-    _panel(ax).fill_between(x, mean - 2 * std, mean + 2 * std, color=colour, alpha=0.2, linewidth=0)
+    colour = _colour_and_mark(number)[0]
+    _check_panel(ax).fill_between(x, mean - 2 * std, mean + 2 * std, color=colour, alpha=0.2, linewidth=0)
     ax.plot(x, mean, color=colour, label=label)
 
 
-def save(fig: Figure, path: Any, /) -> list[Path]:
+def save(fig: Figure, path: str | PathLike[str], /) -> list[Path]:
     """Write a figure as PDF, for print, and as PNG.
 
     The same figure gives the same bytes: no date is written into the files.
 
     Args:
         fig: the figure.
-        path: without the ending; folders that are missing are made.
+        path: the path without the ending; missing folders are made.
 
     Returns:
         The files.
@@ -266,10 +276,10 @@ def save(fig: Figure, path: Any, /) -> list[Path]:
     return files
 
 
-def _curve(values: Any, argument: str, *, like: np.ndarray | None = None) -> np.ndarray:
-    """`values` as a vector, one number for each place on a curve."""
+def _check_curve(given: Numbers, argument: str, *, like: np.ndarray | None = None) -> np.ndarray:
+    """Return a vector with one number for each place on a curve."""
     fix = "Pass one number for each place on the curve."
-    values = np.asarray(real_array(values, argument, fix=fix), float)
+    values = np.asarray(real_array(given, argument, fix=fix), float)
     if values.ndim != 1 or not values.size:
         raise refusal(argument, expected="of shape [k], not empty", got=f"shape {values.shape}", fix=fix)
     if like is not None and values.shape != like.shape:
@@ -277,12 +287,11 @@ def _curve(values: Any, argument: str, *, like: np.ndarray | None = None) -> np.
     return values
 
 
-def _panel(ax: Any) -> Axes:
+def _check_panel(ax: Axes) -> Axes:
     return instance(ax, Axes, "ax", expected="a panel", fix="Pass one of the axes that `panels` returns.")
 
 
-def _look(number: Any) -> tuple[str, str]:
-    """Colour and mark of a curve."""
+def _colour_and_mark(number: int) -> tuple[str, str]:
     if isinstance(number, bool) or not isinstance(number, int | np.integer):
         raise refusal("number", expected="a whole number", got=repr(number), fix="Count the curves of a panel from 0.")
     return COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]

@@ -15,7 +15,7 @@ import pytest
 
 import ntk_equiv
 from ntk_equiv import cli, planning
-from ntk_equiv.planning import _actions, _architectures, _groups
+from ntk_equiv.planning import ACTIONS, ACTIVATIONS
 from tests.planning.problems import SETTINGS, VECTORS
 
 
@@ -151,7 +151,7 @@ def test_without_matplotlib_figures_have_to_be_left_out(data, tmp_path, capsys, 
     ("error", "code", "complaint"),
     [
         (KeyboardInterrupt(), 130, "ntk-equiv: interrupted."),
-        (RuntimeError("a bug"), 1, "RuntimeError: a bug. With --traceback it is shown where"),
+        (RuntimeError("a bug"), 1, "RuntimeError: a bug. --traceback shows where"),
         (ValueError("a bug"), 1, "ValueError: a bug"),
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore"), 1, "not enough memory"),
     ],
@@ -189,7 +189,10 @@ def test_help_has_examples_and_every_option_of_the_library(capsys):
     assert cli.main(["plan", "--help"]) == 0
     said = capsys.readouterr().out
     assert "examples:" in said
-    for name in (*_architectures.ACTIVATIONS, *_actions.KNOWN, _groups.KNOWN.split(", or")[0]):
+    with pytest.raises(ValueError, match="must be one of") as refused:
+        planning.named_group("G4")
+    names = re.search("one of (.*), or a product", str(refused.value))[1].split(", ")
+    for name in (*ACTIVATIONS, *ACTIONS, *names):
         assert re.search(rf"\b{name}\b", said), name
     elsewhere = {"x_test", "y_test", "dtype", "progress"}
     settings = {name: each.default for name, each in inspect.signature(planning.plan).parameters.items()}

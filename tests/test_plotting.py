@@ -27,19 +27,15 @@ def figure():
     return fig
 
 
-def settings():
-    """What matplotlib is set to, as far as the style is concerned."""
-    return {name: matplotlib.rcParams[name] for name in plotting._SETTINGS}
-
-
 def test_the_style_ends_with_its_block_also_after_an_error():
-    before = settings()
+    before = dict(matplotlib.rcParams)
     with plotting.style():
-        assert settings() == plotting._SETTINGS != before
-    assert settings() == before
+        assert matplotlib.rcParams["axes.prop_cycle"].by_key()["color"] == list(plotting.COLOURS)
+        assert dict(matplotlib.rcParams) != before
+    assert dict(matplotlib.rcParams) == before
     with pytest.raises(ZeroDivisionError), plotting.style():
         raise ZeroDivisionError
-    assert settings() == before
+    assert dict(matplotlib.rcParams) == before
 
 
 def test_no_window_belongs_to_a_figure():

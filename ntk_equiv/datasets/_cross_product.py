@@ -1,4 +1,4 @@
-"""The cross product, a function that turns with its arguments.
+"""The cross product of two vectors, which turns with them.
 
     x = (a, b) ∈ ℝ⁶,   y = a × b ∈ ℝ³,        Ra × Rb = det(R) R(a × b)
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ntk_equiv import groups, reps
 from ntk_equiv._check import random_key, refusal
-from ntk_equiv.datasets._records import LabelledSet, Splits, default_float, sizes_of
+from ntk_equiv.datasets._labelled_set import LabelledSet, Splits, check_sizes, default_float
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup, check_group
 from ntk_equiv.reps import Representation
 
@@ -26,16 +26,16 @@ def cross_product(
     ood: int = 1000,
     group: FiniteGroup | ContinuousGroup = groups.SO3,
 ) -> Splits:
-    """Pairs of vectors with their cross products, as in Gerken & Kessel.
+    """Return pairs of vectors with their cross products, as in Gerken & Kessel.
 
-    Points are the components of both vectors, [n, 6], from N(0, 1), out of distribution from Poisson(0.5), where many
-    pairs are parallel; labels are [n, 3].
+    Samples are the components of both vectors, [n, 6], drawn from N(0, 1); out of distribution they are drawn from
+    Poisson(0.5), where many pairs are parallel. Labels are [n, 3].
 
     Args:
         key: a JAX random key.
-        train: how many pairs to train on.
-        test: how many drawn alike.
-        ood: how many out of distribution.
+        train: the size of the training set.
+        test: the size of the test set.
+        ood: the size of the set out of distribution.
         group: SO(3), O(3), or a finite group of such matrices, like `groups.polyhedral("T")`.
 
     Returns:
@@ -56,7 +56,7 @@ def cross_product(
         <augmented set: 100 points under 60 elements of polyhedral("I")>
     """
     random_key(key)
-    counts, actions = sizes_of(train, test, ood), _actions(group)
+    counts, actions = check_sizes(train, test, ood), _actions(group)
     keys = jax.random.split(key, 3)
     draws = [jax.random.normal(k, (n, 6)) for k, n in zip(keys[:2], counts[:2], strict=True)]
     draws.append(jax.random.poisson(keys[2], _OOD_MEAN, (counts[2], 6)).astype(default_float()))
@@ -64,7 +64,7 @@ def cross_product(
 
 
 def _actions(group: FiniteGroup | ContinuousGroup) -> tuple[Representation, Representation]:
-    """ρ_X and ρ_Y."""
+    """Return ρ_X and ρ_Y."""
     group = check_group(group)
     if isinstance(group, ContinuousGroup):
         if group.n != 3:
@@ -78,7 +78,7 @@ def _actions(group: FiniteGroup | ContinuousGroup) -> tuple[Representation, Repr
     return reps.matrix(group, np.kron(np.eye(2), mats)), reps.matrix(group, signs * mats)
 
 
-# Functions of the module, not closures: representations made in different calls are then equal.
+# Functions of the module, not closures, so that representations made in different calls are equal.
 
 
 def _twice(R: jax.Array) -> jax.Array:

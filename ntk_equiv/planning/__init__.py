@@ -2,22 +2,28 @@
 
 `plan` takes samples, labels, a symmetry and an architecture, fits the infinite ensemble and returns a `Plan`: expected
 `Errors` over training time, the members `Needed`, how invariance grows with members (`OrbitCurve`), what is known about
-each of the test `Points`, and for classes the `Accuracy`. A plan is printed (`table`), drawn (`figure`), written as one
-HTML file (`report`) or as JSON (`save`, `load`), or all of it into one folder (`write`, with `checked_folder` to know
-beforehand that this will do). `versions` are those of the software that made it.
+each of the test `Points`, and for classes the `Accuracy`. A plan can be printed (`table`), drawn (`figure`), written as
+one HTML file (`report`) or as JSON (`save`, `load`), or all of these into one folder (`write`; `checked_folder` tells
+beforehand whether that will work). `versions` are those of the software that made it.
 
 Groups, actions, networks and times have names, as on the command line: `named_group`, `named_action`, `named_network`,
-`named_times`. Objects from `groups`, `reps` and `stax` are taken as well.
+`named_times`. Objects from `groups`, `reps` and `stax` work as well.
 """
 
-from ntk_equiv.planning._actions import named_action
-from ntk_equiv.planning._architectures import named_network
 from ntk_equiv.planning._compute import plan, versions
-from ntk_equiv.planning._files import checked_folder
-from ntk_equiv.planning._groups import named_group
-from ntk_equiv.planning._plan import Plan
-from ntk_equiv.planning._records import Accuracy, Errors, Needed, OrbitCurve, Points
-from ntk_equiv.planning._times import named_times
+
+# Not for users but for the tests of this part: the steps of `plan`, and the names that the command line lists.
+from ntk_equiv.planning._cost import Budget as Budget
+from ntk_equiv.planning._cost import Clock as Clock
+from ntk_equiv.planning._cost import Cost as Cost
+from ntk_equiv.planning._cost import measure_cost as measure_cost
+from ntk_equiv.planning._names import ACTIONS as ACTIONS
+from ntk_equiv.planning._names import ACTIVATIONS as ACTIVATIONS
+from ntk_equiv.planning._names import named_action, named_group, named_network, named_times
+from ntk_equiv.planning._plan import Accuracy, Errors, Needed, OrbitCurve, Plan, Points, checked_folder
+from ntk_equiv.planning._problem import Settings as Settings
+from ntk_equiv.planning._problem import prepare_problem as prepare_problem
+from ntk_equiv.planning._report import thumbnails as thumbnails
 
 __all__ = [
     "Accuracy",

@@ -1,5 +1,6 @@
 """From data and a symmetry to a plan: check, fit the infinite ensemble, ask it everything."""
 
+import dataclasses
 import datetime
 import platform
 import time
@@ -11,105 +12,112 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ntk_equiv import filters
-from ntk_equiv._check import function, one_of, positive_integer, real_number, refusal
-from ntk_equiv._typing import KernelFunction
-from ntk_equiv.bounds import Sampled
+from ntk_equiv._check import function, refusal
+from ntk_equiv._typing import KernelFunction, Scalar
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.infinite import InfiniteEnsemble, ReductionWarning
 from ntk_equiv.orbits import augment
-from ntk_equiv.planning import _cost, _questions, _scope
-from ntk_equiv.planning._actions import acts_on_images, named_action
-from ntk_equiv.planning._architectures import named_network
-from ntk_equiv.planning._groups import named_group
-from ntk_equiv.planning._pictures import thumbnails
+from ntk_equiv.planning import _answers
+from ntk_equiv.planning._cost import Budget, Clock, Cost, check_memory, cost_note, measure_cost
+from ntk_equiv.planning._names import (
+    Times,
+    acts_on_images,
+    kernel_function,
+    named_action,
+    named_group,
+    named_times,
+)
 from ntk_equiv.planning._plan import Plan
-from ntk_equiv.planning._problem import Problem, Sizes, prepared
-from ntk_equiv.planning._times import COUNT, named_time, named_times
+from ntk_equiv.planning._problem import Names, Problem, Settings, plain_value, prepare_problem
+from ntk_equiv.planning._report import thumbnails
 from ntk_equiv.reps import Representation
-from ntk_equiv.theorems import Violation
+from ntk_equiv.theorems import Violation, kernel_transformation
 
-# δ unless given, in units of the spread of the labels.
-TOLERATED = 0.1
-LARGEST = 1e150  # a larger δ has a square that is no number
-# Arguments of `plan` that are told elsewhere, or nowhere.
-NOT_SETTINGS = ("x", "y", "x_test", "y_test", "progress", "name", "class_names")
+# How many samples the symmetry of the kernels is measured on.
+SAMPLES_FOR_SYMMETRY = 4
 VERSIONS = ("ntk-equiv", "jax", "jaxlib", "numpy", "scipy", "matplotlib")
+SCOPE = (
+    "This is the theory of infinitely wide networks with Gaussian weights in the NTK parameterization, trained on the "
+    "squared error by gradient flow on all data at once. Adam, cross-entropy, max-pooling, dropout, small batches at "
+    "high rates and narrow networks are outside of it: for them the numbers are a guide, and no prediction."
+)
 
 
 def plan(
-    x: Any,
-    y: Any,
+    x: ArrayLike,
+    y: ArrayLike,
     /,
     *,
     group: str | FiniteGroup,
     action: str | Representation,
     arch: Any = "mlp:relu:2",
     label_action: str | Representation = "trivial",
-    x_test: Any = None,
-    y_test: Any = None,
+    x_test: ArrayLike | None = None,
+    y_test: ArrayLike | None = None,
     labels: str = "auto",
-    w_std: Any = 2**0.5,
-    b_std: Any = 0.1,
-    times: Any = "auto",
-    at: Any = None,
-    learning_rate: Any = 1.0,
+    w_std: Scalar = 2**0.5,
+    b_std: Scalar = 0.1,
+    times: Times = "auto",
+    at: Scalar | str | None = None,
+    learning_rate: Scalar = 1.0,
     reduction: str = "mean",
     members: int = 10,
-    delta: Any = None,
-    epsilon: Any = 0.05,
-    holdout: Any = 0.2,
+    delta: Scalar | None = None,
+    epsilon: Scalar = 0.05,
+    holdout: Scalar = 0.2,
     max_points: int = 1000,
     max_test_points: int = 100,
-    minutes: Any = 5.0,
+    minutes: Scalar = 5.0,
     samples: int = 10_000,
     seed: int = 0,
     name: str | None = None,
-    class_names: Any = None,
+    class_names: Names | None = None,
     dtype: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
-    """What to expect of an ensemble on your data: errors over training time, members needed, invariance, worst inputs.
+    """Return what to expect of an ensemble on your data: errors over time, members, invariance, worst inputs.
 
-    Loss and time: the loss is ½ of the "mean" (or "sum") of squares over all entries of the augmented labels, and t the
-    time of gradient flow: t steps of full-batch gradient descent at `learning_rate`, as long as that is small. The mean
+    Loss and time: the loss is ½ of the "mean" (or "sum") of squares over all entries of the augmented labels. The time
+    t is that of gradient flow: t steps of full-batch gradient descent at `learning_rate`, if that is small. The mean
     squared error of PyTorch and Keras has no ½, which makes training twice as fast.
 
     Args:
         x: training samples, [n, ...]; bytes are divided by 255.
         y: labels: whole numbers or text for classes [n], floating-point numbers for regression [n] or [n, channels].
         group: a finite group, or its name; see `named_group`.
-        action: how it acts on samples: a representation, or its name; see `named_action`.
+        action: how the group acts on samples: a representation, or its name; see `named_action`.
         arch: a network, its `kernel_fn`, or a name; see `named_network`.
         label_action: how the group acts on labels: "trivial", "same" as on samples, or as `action`.
-        x_test: test samples, [m, ...]; some of x are held out unless given.
-        y_test: their labels; without, nothing is said about errors on them.
+        x_test: test samples, [m, ...]; unless given, some of x are held out.
+        y_test: their labels; without them, nothing is said about errors on test samples.
         labels: "auto", "classes" or "regression".
         w_std: for named networks, the standard deviation of weights.
         b_std: for named networks, that of biases.
         times: numbers, "inf", "log:1:1e5:20", a list of these, or "auto"; see `named_times`.
-        at: the time that members and invariance are told for; unless given the first of `times` at which the expected
+        at: the time for which members and invariance are given; by default the first of `times` at which the expected
             test error of M members is within 1 % of its least.
         learning_rate: η, the unit of time.
         reduction: "mean" or "sum".
         members: M, the size of an ensemble you have in mind.
-        delta: the tolerated deviation, in the units of the labels; a tenth of their spread unless given.
-        epsilon: the probability of a larger one.
-        holdout: the fraction of samples held out where no test samples are given.
-        max_points: the most training samples to use; more are left out at random, which the notes say.
+        delta: δ, the tolerated deviation, in the units of the labels; by default a tenth of their spread.
+        epsilon: ε, the probability of a larger deviation.
+        holdout: the fraction of samples held out if no test samples are given.
+        max_points: the most training samples to use; if there are more, so many are drawn at random, as the notes say.
         max_test_points: the most test samples.
-        minutes: how long planning may take, about. What a pair of samples costs is measured first, and fewer are used
-            where all of them would take longer, which the notes say; inf does without a limit.
-        samples: draws for the members over orbits.
-        seed: of everything that is random.
+        minutes: how long planning may take, about. The cost of a pair of samples is measured first. If all samples
+            would take longer, fewer are used, as the notes say; inf sets no limit.
+        samples: the number of random draws for members over orbits.
+        seed: the seed of everything that is random.
         name: what the data are called in the report.
         class_names: names of the classes 0, 1, … for labels that are whole numbers.
-        dtype: "float64" or "float32"; what JAX is set to unless given.
+        dtype: "float64" or "float32"; by default what JAX is set to.
         progress: called with a line of text before each step, and by another thread during long ones.
 
     Returns:
-        A `Plan`.
+        The plan, a record that can be printed, drawn, reported and stored.
 
     Raises:
         ValueError: data, group, action and network do not fit together, a setting is out of range, or even a few
@@ -130,198 +138,278 @@ def plan(
         >>> found.points.worst().tolist()                   # test samples, the least invariant first
         [1, 0, 2]
     """
-    settings = {option: value for option, value in locals().items() if option not in NOT_SETTINGS}
     start, say = time.monotonic(), (lambda text: None) if progress is None else function(progress, "progress")
-    kind, chosen_times, chosen_time = _dtype(dtype), named_times(times), named_time(at)
-    group = named_group(group)
-    sizes, images = Sizes(holdout, max_points, max_test_points, seed), acts_on_images(action)
-    read = {"labels": labels, "images": images, "sizes": sizes, "dtype": kind, "class_names": class_names}
-    problem = prepared(x, y, x_test, y_test, **read)
-    rep_x, rep_y = _actions(problem, group, action, label_action)
-    kernel_fn = _kernel_fn(arch, problem.x.shape[1:], w_std, b_std)
-    delta, epsilon = _tolerated(delta, problem.y), _probability(epsilon)
-    members, samples = positive_integer(members, "members"), _draws(samples, epsilon)
-    flow = filters.gradient_flow(real_number(learning_rate, "learning_rate"))
-    one_of(reduction, ("mean", "sum"), "reduction")
-    budget = _cost.Budget(minutes, say, start)
-    _cost.check_memory(kernel_fn, problem.x)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        say(f"checking whether the network respects {group.label}, and what a pair of samples costs")
-        violation = _scope.measured(kernel_fn, rep_x, problem.x)
-        reduced = rep_x.exact and _scope.holds(violation, kind)
-        numbers = {"times": COUNT + 1 if chosen_times is None else len(chosen_times), "draws": samples}
-        cost = _cost.measured(kernel_fn, problem, group, reduced=reduced, **numbers)
-        problem = budget.fitted(cost, problem, seed)
-        with budget.clock(cost, problem) as clock:
-            clock.step("fit", f"fitting the infinite ensemble to {group.order} × {len(problem.x)} samples")
-            train = augment(problem.x, problem.y, rep_x, rep_y)
-            # What was measured on generic samples decides, as those of the data may say nothing.
-            method = "auto" if reduced else "dense"
-            ens = InfiniteEnsemble(kernel_fn, train, flow, reduction=reduction, method=method)
-            # Asked for a variance, it evaluates both kernels at once; the spectrum alone would need one of them twice.
-            ens.var(jnp.asarray(problem.x_test[:1]), 0.0)
-            problem = budget.trimmed(cost, problem, seed, clock)
-            question = _questions.Question(ens, problem, members, delta, epsilon, samples, jax.random.key(seed))
-            found = _answers(question, chosen_times, chosen_time, clock)
-    found["notes"] = _notes(question, violation, float(found["points"].bias.max()), caught, cost)
-    found["pictures"] = thumbnails(problem.x_test[found["points"].worst()]) if images else ()
-    chosen = {"delta": delta, "dtype": str(kind), "arch": arch if isinstance(arch, str) else "a network of your own"}
-    settings = {option: _as_text(value) for option, value in {**settings, **chosen}.items()}
-    origin = {"data": _as_text(name), "date": _now(), "command": None, **budget.spent()}
-    described = _described(problem, group, rep_x, rep_y, ens)
-    return Plan(settings, described, versions(), violation=float(violation.relative), origin=origin, **found)
-
-
-def _answers(question: _questions.Question, times: Any, at: float | None, clock: _cost.Clock) -> dict[str, Any]:
-    """The parts of a plan that are computed from the ensemble."""
-    problem, y_test = question.problem, question.problem.y_test
-    times, rates = _questions.all_times(question, times, at), question.rates
-    clock.step("errors", f"errors at {len(times)} training times")
-    law = _questions.predictions(question, times)
-    test = None if y_test is None else law.test_errors(y_test)
-    t = _questions.best_time(times, test, question.members) if at is None else at
-    clock.step("orbits", f"members and orbits of {len(problem.x_test)} test samples at t = {t:.3g}")
-    needed, orbit, points = _questions.invariance(question, law.variance[times == t][0], t)
-    rate = float(question.ens.filter.learning_rate)  # type: ignore[attr-defined]
-    return {
-        "times": times,
-        "train": law.train_errors(problem.y),
-        "test": test,
-        "baseline": None if y_test is None else float(np.mean((y_test - problem.y.mean(axis=0)) ** 2)),
-        "t": t,
-        "stable_rate": 2 * rate / float(rates.max()) if rates.size else float("inf"),
-        "needed": needed,
-        "orbit": orbit,
-        "points": points,
-        "accuracy": _questions.accuracy(question, law, times, t),
-    }
-
-
-def _notes(
-    question: _questions.Question, violation: Violation, bias: float, caught: list, cost: _cost.Cost
-) -> tuple[str, ...]:
-    """Where theory holds, what was warned of, and what was done to the data; warnings first."""
-    ens, problem, order = question.ens, question.problem, question.ens.train.order
-    # That the symmetry could not be used is said in words of its own.
-    warned = (str(w.message) for w in caught if not issubclass(w.category, ReductionWarning))
-    notes = (
-        *_scope.symmetry_notes(violation, ens.train.rep_x, problem.x),
-        *_scope.ensemble_notes(ens, bias, question.delta),
-        *dict.fromkeys(f"WARNING: {message}" for message in warned),
-        *problem.missing_classes(),
-        *problem.notes,
-        *_scope.fixed_points_note(len(ens.train.stabilizers()), order),
-        _cost.note(cost, len(problem.x), len(problem.x_test)),
-        _scope.ALWAYS,
+    settings = Settings.from_arguments(
+        group=group,
+        action=action,
+        arch=arch,
+        label_action=label_action,
+        labels=labels,
+        w_std=w_std,
+        b_std=b_std,
+        times=times,
+        at=at,
+        learning_rate=learning_rate,
+        reduction=reduction,
+        members=members,
+        delta=delta,
+        epsilon=epsilon,
+        holdout=holdout,
+        max_points=max_points,
+        max_test_points=max_test_points,
+        minutes=minutes,
+        samples=samples,
+        seed=seed,
+        dtype=dtype,
     )
-    return tuple(sorted(notes, key=lambda note: not note.startswith("WARNING")))
+    problem = prepare_problem(x, y, x_test, y_test, settings, images=acts_on_images(action), class_names=class_names)
+    return _make_plan(_Task.from_settings(settings, problem), plain_value(name), say, start)
 
 
-def _actions(problem: Problem, group: FiniteGroup, action: Any, label_action: Any) -> tuple[Any, Any]:
-    """How the group acts on samples and labels."""
-    rep_x = named_action(action, group, problem.x.shape[1:])
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Task:
+    """Everything a plan is computed from, with names looked up.
+
+    Attributes:
+        settings: what is asked, δ included.
+        problem: the data.
+        group: the group.
+        rep_x: how the group acts on samples.
+        rep_y: how it acts on labels.
+        kernel_fn: the kernels of the network.
+        flow: how it is trained.
+        times: the training times, or None to have them chosen.
+    """
+
+    settings: Settings
+    problem: Problem
+    group: FiniteGroup
+    rep_x: Representation
+    rep_y: Representation
+    kernel_fn: KernelFunction
+    flow: filters.Filter
+    times: np.ndarray | None
+
+    @classmethod
+    def from_settings(cls, settings: Settings, problem: Problem) -> "_Task":
+        """Look up names; refuse group, actions and network that do not fit the data."""
+        group, shape = named_group(settings.group), problem.x.shape[1:]
+        rep_x, rep_y = _choose_actions(settings, group, shape, problem.channels)
+        kernel_fn = kernel_function(settings.arch, shape, w_std=settings.w_std, b_std=settings.b_std)
+        check_memory(kernel_fn, problem.x)
+        flow, times = filters.gradient_flow(settings.learning_rate), named_times(settings.times)
+        return cls(settings.with_delta(problem.y), problem, group, rep_x, rep_y, kernel_fn, flow, times)
+
+
+def _choose_actions(
+    settings: Settings, group: FiniteGroup, shape: tuple[int, ...], channels: int
+) -> tuple[Representation, Representation]:
+    """Return how the group acts on samples and on labels."""
+    action, label_action = settings.action, settings.label_action
+    rep_x = named_action(action, group, shape)
     if label_action == "same":
         if acts_on_images(action) or (isinstance(action, str) and action.startswith("nodes")):
             fix = "Say how the channels of the labels transform: matrix, permutation, regular, sign or trivial."
             raise refusal("label_action", expected="an action on vectors", got="same, which moves pixels", fix=fix)
         label_action = action
-    channels = problem.y.shape[1] if problem.y.ndim == 2 else 1
     return rep_x, named_action(label_action, group, (channels,), argument="label_action")
 
 
-def _kernel_fn(arch: Any, shape: tuple[int, ...], w_std: Any, b_std: Any) -> KernelFunction:
-    if isinstance(arch, str):
-        return named_network(arch, shape, w_std=w_std, b_std=b_std).kernel_fn
-    found = arch[2] if isinstance(arch, tuple) and len(arch) == 3 else arch
-    if not callable(found):
-        fix = "Pass a name such as mlp:relu:2, a triple from `ntk_equiv.stax`, or a kernel_fn."
-        raise refusal("arch", expected="a network", got=type(arch).__name__, fix=fix, kind=TypeError)
-    return found
+def _make_plan(task: _Task, name: str | None, say: Callable[[str], None], start: float) -> Plan:
+    """Measure what the plan costs, fit the infinite ensemble to what there is time for, and ask it everything."""
+    settings, problem, group = task.settings, task.problem, task.group
+    budget = Budget(settings.minutes, settings.seed, say, start)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        say(f"checking whether the network respects {group.label}, and what a pair of samples costs")
+        violation = _measure_violation(task)
+        reduced = task.rep_x.exact and _is_rounding(violation, problem.x.dtype)
+        times = _answers.AUTO_TIMES + 1 if task.times is None else len(task.times)
+        cost = measure_cost(task.kernel_fn, problem, group, reduced=reduced, times=times, draws=settings.samples)
+        problem, expected = budget.choose_samples(cost, problem)
+        with Clock(say, cost.steps(*problem.sizes)) as clock:
+            clock.begin("fit", f"fitting the infinite ensemble to {group.order} × {len(problem.x)} samples")
+            ens = _fit(task, problem, reduced=reduced)
+            problem = budget.drop_test_samples(cost, problem, clock.pace())
+            clock.expect(cost.steps(*problem.sizes))
+            answers = _answer_all(task, problem, ens, clock)
+    points = answers["points"]
+    return Plan(
+        settings.as_dict(),
+        _describe(task, problem, ens),
+        versions(),
+        notes=_collect_notes(task, problem, ens, violation, float(points.bias.max()), caught, cost),
+        violation=float(violation.relative),
+        origin={
+            "data": name,
+            "date": datetime.datetime.now().astimezone().isoformat(" ", "seconds"),
+            "command": None,
+            "expected_seconds": round(expected, 1),
+            "seconds": round(budget.seconds_spent(), 1),
+        },
+        pictures=thumbnails(problem.x_test[points.worst()]) if acts_on_images(settings.action) else (),
+        **answers,
+    )
 
 
-def _tolerated(delta: Any, y: np.ndarray) -> float:
-    if delta is None:
-        centred = (y - y.mean(axis=0)).reshape(len(y), -1)
-        delta = TOLERATED * float(np.sqrt(np.mean(np.sum(centred**2, axis=1))))
-        if not delta:
-            fix = "The labels are all the same, so that nothing can be guessed from their spread."
-            raise refusal("delta", expected="given", got="nothing", fix=fix)
-    delta = real_number(delta, "delta")
-    if not 0 < delta <= LARGEST:
-        fix = "It is the deviation that is just tolerated, in the units of the labels."
-        raise refusal("delta", expected=f"positive, and at most {LARGEST:g}", got=delta, fix=fix)
-    return delta
+def _measure_violation(task: _Task) -> Violation:
+    """Measure how far the kernels are from respecting the symmetry, on a few samples."""
+    x, group = task.problem.x, task.group
+    few = np.asarray(x[:SAMPLES_FOR_SYMMETRY])
+    # The theorem is about all inputs. Noise as large as the data is added, because samples that the group leaves fixed,
+    # such as blank images, would say nothing.
+    size = float(np.sqrt(np.mean(np.square(x)))) or 1.0
+    noise = np.random.default_rng(0).normal(scale=size, size=few.shape).astype(few.dtype)
+    elements = group.generators or (group.identity,)
+    return kernel_transformation(task.kernel_fn, task.rep_x, jnp.asarray(few + noise), elements=elements)
 
 
-def _probability(epsilon: Any) -> float:
-    epsilon = real_number(epsilon, "epsilon")
-    if not 0 < epsilon < 1:
-        fix = "It is the probability of a larger deviation, such as 0.05."
-        raise refusal("epsilon", expected="between 0 and 1, both excluded", got=epsilon, fix=fix)
-    return epsilon
+def _is_rounding(violation: Violation, dtype: np.dtype) -> bool:
+    """Return whether a violation is no more than rounding, so that the symmetry can be used."""
+    return bool(violation.holds(float(jnp.finfo(dtype).eps) ** 0.6))
 
 
-def _draws(samples: Any, epsilon: float) -> int:
-    """How many draws, if they are enough to see what has probability ε: known before anything is computed."""
-    samples = positive_integer(samples, "samples")
-    if not np.isfinite(Sampled.quantile(np.zeros((samples, 1)), epsilon).upper).all():
-        fix, expected = f"Take more, at least about {10 / epsilon:.3g}.", "enough to see what happens with probability"
-        raise refusal("samples", expected=f"{expected} {epsilon}", got=samples, fix=fix)
-    return samples
+def _fit(task: _Task, problem: Problem, *, reduced: bool) -> InfiniteEnsemble:
+    train = augment(problem.x, problem.y, task.rep_x, task.rep_y)
+    # The measurement on generic samples decides, because the data themselves may say nothing.
+    method = "auto" if reduced else "dense"
+    ens = InfiniteEnsemble(task.kernel_fn, train, task.flow, reduction=task.settings.reduction, method=method)
+    # Asked for a variance first, it evaluates both kernels at once; for its spectrum, Θ would be evaluated twice.
+    ens.var(jnp.asarray(problem.x_test[:1]), 0.0)
+    return ens
 
 
-def _dtype(dtype: str | None) -> np.dtype:
-    default = np.dtype(jnp.result_type(float))
-    if dtype is None:
-        return default
-    one_of(dtype, ("float64", "float32"), "dtype")
-    if dtype != default and dtype == "float64":
-        fix = 'Say `jax.config.update("jax_enable_x64", True)` before anything else.'
-        raise refusal("dtype", expected="float32 while JAX has double precision off", got=dtype, fix=fix)
-    return np.dtype(dtype)
-
-
-def _described(problem: Problem, group: FiniteGroup, rep_x: Any, rep_y: Any, ens: Any) -> dict[str, Any]:
+def _answer_all(task: _Task, problem: Problem, ens: InfiniteEnsemble, clock: Clock) -> dict[str, Any]:
+    """Return the parts of a plan that are computed from the ensemble."""
+    settings, y_test = task.settings, problem.y_test
+    rates = _answers.mode_rates(ens, settings.learning_rate)
+    times = _answers.auto_times(rates) if task.times is None else task.times
+    times = times if settings.at is None else np.union1d(times, [settings.at])
+    clock.begin("errors", f"errors at {len(times)} training times")
+    predictions = _answers.predict(ens, problem, times)
+    test = None if y_test is None else predictions.test_errors(y_test)
+    t = _answers.best_time(times, test, settings.members) if settings.at is None else settings.at
+    place, key = int(np.flatnonzero(times == t)[0]), jax.random.key(settings.seed)
+    clock.begin("orbits", f"members and orbits of {len(problem.x_test)} test samples at t = {t:.3g}")
+    variance = predictions.variance[place]
+    needed, orbit, points = _answers.answer_invariance(ens, problem, settings, variance, t, key)
     return {
-        "group": group.label,
-        "order": group.order,
-        "action": str(rep_x),
-        "label_action": str(rep_y),
+        "times": times,
+        "train": predictions.train_errors(problem.y),
+        "test": test,
+        "baseline": None if y_test is None else float(np.mean((y_test - problem.y.mean(axis=0)) ** 2)),
+        "t": t,
+        "stable_rate": 2 * settings.learning_rate / float(rates.max()) if rates.size else float("inf"),
+        "needed": needed,
+        "orbit": orbit,
+        "points": points,
+        "accuracy": _answers.answer_accuracy(problem, predictions, settings.members, place, key),
+    }
+
+
+def _describe(task: _Task, problem: Problem, ens: InfiniteEnsemble) -> dict[str, Any]:
+    return {
+        "group": task.group.label,
+        "order": task.group.order,
+        "action": str(task.rep_x),
+        "label_action": str(task.rep_y),
         "method": ens.method,
         "points": len(problem.x),
         "test_points": len(problem.x_test),
         "shape": list(problem.x.shape[1:]),
-        "channels": problem.y.shape[1] if problem.y.ndim == 2 else 1,
+        "channels": problem.channels,
         "classes": None if problem.classes is None else list(problem.classes),
     }
 
 
-def _as_text(value: Any) -> Any:
-    """Settings as JSON can hold them: numbers and text as they are, lists of these, anything else by its name."""
-    if isinstance(value, np.generic | np.ndarray | jax.Array):
-        value = value.tolist()
-    if isinstance(value, list | tuple) and type(value) in (list, tuple):
-        return [_as_text(each) for each in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
+def _collect_notes(
+    task: _Task, problem: Problem, ens: InfiniteEnsemble, violation: Violation, bias: float, caught: list, cost: Cost
+) -> tuple[str, ...]:
+    """Return notes on where theory holds, what was warned of, and what was done to the data; warnings first."""
+    # That the symmetry could not be used is said in other words already.
+    warned = (str(w.message) for w in caught if not issubclass(w.category, ReductionWarning))
+    notes = (
+        *_symmetry_notes(violation, task.rep_x, problem.x),
+        *_ensemble_notes(ens, bias, task.settings.tolerance[0]),
+        *dict.fromkeys(f"WARNING: {message}" for message in warned),
+        *problem.missing_class_notes(),
+        *problem.notes,
+        *_fixed_sample_notes(ens),
+        cost_note(cost, *problem.sizes),
+        SCOPE,
+    )
+    return tuple(sorted(notes, key=lambda note: not note.startswith("WARNING")))
 
 
-def _now() -> str:
-    return datetime.datetime.now().astimezone().isoformat(" ", "seconds")
+def _symmetry_notes(violation: Violation, rep_x: Representation, x: np.ndarray) -> list[str]:
+    """Return notes on whether the action is exact and the network respects it."""
+    notes = []
+    count = f"{min(SAMPLES_FOR_SYMMETRY, len(x))} sample{'s' * (len(x) > 1)} with noise added"
+    if not rep_x.exact:
+        grid = x.shape[1:3]
+        error = (
+            f", off by up to {rep_x.homomorphism_error(grid=grid):.2g} for pixels between −1 and 1"
+            if max(grid) <= 32
+            else ""
+        )
+        notes.append(
+            f"WARNING: {rep_x} interpolates. Two turns in a row are not the same as one turn by the sum of the angles"
+            f"{error}. The augmented data are therefore no orbit, and even the infinite ensemble is equivariant only "
+            "approximately."
+        )
+    if _is_rounding(violation, x.dtype):
+        size = f"up to {violation.relative:.1g} of their size" if violation.relative else "exactly"
+        notes.append(f"The network respects the symmetry: on {count} its kernels transform as they should, {size}.")
+    else:
+        notes.append(
+            f"WARNING: the network does not respect the symmetry with this action: on {count} its kernels are off by "
+            f"{violation.relative:.2g} of their size. The theorem does not apply, and even infinitely many members "
+            "need not be equivariant. The numbers here are computed without it and remain correct."
+        )
+    return notes
+
+
+def _ensemble_notes(ens: InfiniteEnsemble, bias: float, delta: float) -> list[str]:
+    """Return notes on how the ensemble was computed, and on its own deviation."""
+    notes = []
+    if ens.method == "dense":
+        notes.append(f"The Gram matrix of all {len(ens.y)} augmented samples was decomposed as a whole.")
+    if jnp.asarray(ens.y).dtype != jnp.float64:
+        notes.append(
+            "WARNING: computed in single precision, which resolves late training times badly. Leave out --float32, or "
+            'in Python call `jax.config.update("jax_enable_x64", True)` first.'
+        )
+    if bias >= 1e-3 * delta:
+        notes.append(
+            f"WARNING: the infinite ensemble itself deviates from equivariance by up to {bias:.3g} on the test "
+            "samples. No number of members removes that."
+        )
+    return notes
+
+
+def _fixed_sample_notes(ens: InfiniteEnsemble) -> list[str]:
+    """Return a note on training samples that some element of the group leaves fixed, if there are any."""
+    fixed = len(ens.train.stabilizers())
+    if not fixed or ens.train.order == 1:
+        return []
+    return [
+        f"Some element of the group leaves {fixed} training sample{'s' * (fixed > 1)} fixed. For this reason the "
+        "augmented data contain repetitions, which do no harm."
+    ]
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python, this library and what it builds on.
+    """Return the versions of Python, this library and what it builds on.
 
     Example:
         >>> from ntk_equiv.planning import versions
         >>> sorted(versions())
         ['jax', 'jaxlib', 'matplotlib', 'ntk-equiv', 'numpy', 'python', 'scipy']
     """
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for name in VERSIONS:
         try:
-            found[name] = version(name)
+            numbers[name] = version(name)
         except PackageNotFoundError:  # matplotlib may be left out
-            found[name] = "not installed"
-    return found
+            numbers[name] = "not installed"
+    return numbers

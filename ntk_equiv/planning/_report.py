@@ -1,11 +1,20 @@
-"""A plan as one HTML file that loads nothing from elsewhere: readable on a phone, in the dark, and in print."""
+"""A plan as one HTML file that loads nothing from elsewhere: readable on a phone, in the dark, and in print.
+
+Images among the samples are shown as small pictures, PNG in base64, made with the standard library alone.
+"""
 
 import base64
 import io
+import struct
+import zlib
 from html import escape
-from typing import Any
 
-from ntk_equiv.planning._sections import Section, sections
+import numpy as np
+
+from ntk_equiv.planning._plan import Plan
+from ntk_equiv.planning._text import Section, plan_sections
+
+LARGEST_PICTURE = 64  # pixels along each side
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2126; --soft: #56606a; --paper: #ffffff; --line: #d8dde2; --card: #f4f6f8;
@@ -46,13 +55,13 @@ CAPTIONS = {
 }
 
 
-def html(plan: Any, /, *, figures: bool = True) -> str:
-    """The page."""
-    parts = sections(plan)
+def plan_html(plan: Plan, /, *, figures: bool = True) -> str:
+    """Return the page, with or without figures."""
+    parts = plan_sections(plan)
     what = f"{plan.problem['points']} samples under {plan.problem['group']}, {plan.settings['arch']}"
     made = ", ".join(str(plan.origin[name]) for name in ("data", "date") if plan.origin.get(name))
     links = "".join(f'<a href="#{_anchor(part)}">{escape(part.title)}</a>' for part in parts)
-    body = "\n".join(_section(part, plan if figures else None) for part in parts)
+    body = "\n".join(_section_html(part, _figure_html(plan, part.panel) if figures else "") for part in parts)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -73,45 +82,46 @@ def html(plan: Any, /, *, figures: bool = True) -> str:
 """
 
 
-def _section(section: Section, drawn: Any) -> str:
-    figure = _figure(section.panel, drawn) if section.panel and drawn is not None else ""
+def _section_html(section: Section, figure: str) -> str:
     mark = ' class="warnings"' if section.title == "Warnings" else ""
     heading = f'<section id="{_anchor(section)}"{mark}>\n<h2>{escape(section.title)}</h2>'
-    return f"{heading}\n{_lines(section)}\n{figure}\n{_table(section)}\n</section>"
+    return f"{heading}\n{_lines_html(section)}\n{figure}\n{_table_html(section)}\n</section>"
 
 
-def _lines(section: Section) -> str:
-    """A list; in the summary of questions and answers."""
+def _lines_html(section: Section) -> str:
+    """Return the lines as a list, or as questions and answers in the summary."""
     if section.title == "In short":
         pairs = [line.partition(": ") for line in section.lines]
-        items = (f"<dt>{escape(question)}?</dt><dd>{escape(_sentence(text))}</dd>" for question, _, text in pairs)
+        items = (f"<dt>{escape(question)}?</dt><dd>{escape(_capitalize(text))}</dd>" for question, _, text in pairs)
         return f"<dl>{''.join(items)}</dl>"
-    items = (f"<li>{escape(_sentence(line))}</li>\n" for line in section.lines)
+    items = (f"<li>{escape(_capitalize(line))}</li>\n" for line in section.lines)
     return f"<ul>{''.join(items)}</ul>" if section.lines else ""
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _capitalize(text: str) -> str:
+    return text[:1].upper() + text[1:]  # str.capitalize would lower the rest
 
 
-def _table(section: Section) -> str:
+def _table_html(section: Section) -> str:
     if not section.rows:
         return ""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in ("", *section.header)[not section.pictures :])
     pictures = section.pictures or [""] * len(section.rows)
     rows = "\n".join(
-        f"<tr>{_picture(data, row[0])}{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
+        f"<tr>{_picture_html(data, row[0])}{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
         for data, row in zip(pictures, section.rows, strict=True)
     )
     return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>'
 
 
-def _picture(data: str, name: str) -> str:
+def _picture_html(data: str, name: str) -> str:
     alt = escape(f"test sample {name}")
     return f'<td><img class="small" alt="{alt}" src="data:image/png;base64,{data}"></td>' if data else ""
 
 
-def _figure(panel: str, plan: Any) -> str:
+def _figure_html(plan: Plan, panel: str | None) -> str:
+    if panel is None:
+        return ""
     buffer = io.BytesIO()
     plan.figure(panel).savefig(buffer, format="png", metadata={"Software": None})
     data = base64.b64encode(buffer.getvalue()).decode("ascii")
@@ -123,3 +133,42 @@ def _figure(panel: str, plan: Any) -> str:
 
 def _anchor(section: Section) -> str:
     return section.title.lower().replace(" ", "-")
+
+
+def thumbnails(images: np.ndarray, /) -> tuple[str, ...]:
+    """Return a picture of each of the images [m, H, W, channels], as PNG in base64.
+
+    Numbers between 0 and 1 are shown as they are; others are scaled from the smallest to the largest of all. Images
+    with three channels are in colour. Of others the mean over channels is shown.
+
+    Example:
+        >>> import base64, numpy as np
+        >>> from ntk_equiv.planning import thumbnails
+        >>> base64.b64decode(thumbnails(np.zeros((1, 2, 2, 1)))[0])[1:4]
+        b'PNG'
+    """
+    images = np.asarray(images, float)
+    low, high = (0.0, 1.0) if images.min() >= 0 and images.max() <= 1 else (images.min(), images.max())
+    step = -(-max(images.shape[1:3]) // LARGEST_PICTURE)
+    small = images[:, ::step, ::step]
+    small = small if small.shape[-1] == 3 else small.mean(axis=-1, keepdims=True)
+    pixels = np.round(255 * (small - low) / ((high - low) or 1.0)).astype(np.uint8)
+    return tuple(base64.b64encode(_png(image)).decode("ascii") for image in pixels)
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    """Return a PNG file with an image of bytes [H, W, 1 or 3]."""
+    height, width, channels = pixels.shape
+    colour = {1: 0, 3: 2}[channels]  # codes of the format: grey, RGB
+    # Every row begins with a byte that names its filter: 0, none.
+    rows = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
+    parts = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0),
+        b"IDAT": zlib.compress(rows.tobytes(), 9),
+        b"IEND": b"",
+    }
+    chunks = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts.items()
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)

@@ -1,13 +1,11 @@
 """Reading files the tests wrote themselves, whole and damaged."""
 
 import gzip
-import hashlib
 import io
 import json
 import pickle
 import struct
 import sys
-import tarfile
 import tracemalloc
 import zipfile
 
@@ -15,37 +13,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ntk_equiv import datasets
-from ntk_equiv.datasets import _containers, _idx, idx_bytes, read_idx
+from ntk_equiv import _memory, datasets
+from ntk_equiv.datasets import idx_bytes, npz_arrays, read_idx
+from tests.datasets.stand_ins import binary_batch, checksums, python_batch, tar_of
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (4, 5, 6), np.uint8)
 COLOURS = RNG.integers(0, 256, (3, 32, 32, 3), np.uint8)
 CLASSES = np.array([3, 0, 9], np.uint8)
-
-
-def binary_batch(images: np.ndarray, labels: np.ndarray) -> bytes:
-    return b"".join(bytes([y]) + x.transpose(2, 0, 1).tobytes() for x, y in zip(images, labels, strict=True))
-
-
-def python_batch(images: np.ndarray, labels: np.ndarray) -> bytes:
-    """A pickle as Python 2 wrote CIFAR10's: protocol 2, an array of NumPy by its state, strings of bytes."""
-    pixels = images.transpose(0, 3, 1, 2).tobytes()
-    array = (
-        b"cnumpy.core.multiarray\n_reconstruct\nq\x01(K\x01M\x00\x0cT" + struct.pack("<i", len(pixels)) + pixels + b"t"
-    )
-    numbers = b"".join(b"K" + bytes([y]) for y in labels)
-    return b"\x80\x02}q\x02(U\x04data" + array + b"U\x06labels]q\x03(" + numbers + b"eU\x0bbatch_labelU\x07batch 1u."
-
-
-def tar_of(**members: bytes) -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as archive:
-        for name, data in members.items():
-            info = tarfile.TarInfo(f"folder/{name}")
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return content.getvalue()
 
 
 @pytest.mark.parametrize("array", [IMAGES, CLASSES, COLOURS, np.zeros((0, 2), np.uint8)], ids=lambda a: str(a.shape))
@@ -60,11 +35,6 @@ def test_idx_files_return_what_was_written(tmp_path, array, compress):
 def test_the_header_is_that_of_mnist():
     header = idx_bytes(np.zeros((600, 28, 28), np.uint8))[:16]
     assert struct.unpack(">IIII", header) == (2051, 600, 28, 28)
-
-
-def test_the_checksum_of_an_array_is_that_of_its_file():
-    turned = COLOURS.transpose(0, 2, 1, 3)  # not in the order of memory
-    assert _idx.checksum(turned) == hashlib.sha256(idx_bytes(turned)).hexdigest() != _idx.checksum(COLOURS)
 
 
 GOOD = idx_bytes(IMAGES)
@@ -98,17 +68,17 @@ def test_only_bytes_are_written():
 
 
 def test_npz_files_return_what_was_written(tmp_path):
-    np.savez_compressed(tmp_path / "a.npz", images=IMAGES, labels=np.array([[1], [0], [2], [5]]))
-    images, labels = _containers.read_npz(tmp_path / "a.npz", "images", "labels")
-    assert np.array_equal(images, IMAGES)
-    assert labels.dtype == np.uint8
-    assert labels.tolist() == [1, 0, 2, 5]
+    labels = np.array([[1], [0], [2], [5]])
+    np.savez_compressed(tmp_path / "a.npz", images=IMAGES, labels=labels)
+    arrays = npz_arrays(tmp_path / "a.npz", ["images", "labels"])
+    assert np.array_equal(arrays["images"], IMAGES)
+    assert np.array_equal(arrays["labels"], labels)
 
 
 def test_npz_files_that_lack_a_part_name_it(tmp_path):
     np.savez(tmp_path / "a.npz", test_images=IMAGES)
     with pytest.raises(ValueError, match="train_images and train_labels, got test_images only"):
-        _containers.read_npz(tmp_path / "a.npz", "train_images", "train_labels")
+        npz_arrays(tmp_path / "a.npz", ["train_images", "train_labels"])
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-30], lambda b: b[:200] + b"\xff\xff" + b[202:], lambda b: b"no zip"])
@@ -116,7 +86,7 @@ def test_damaged_npz_files_are_refused(tmp_path, damage):
     np.savez(tmp_path / "a.npz", images=IMAGES, labels=np.arange(4))
     (tmp_path / "a.npz").write_bytes(damage((tmp_path / "a.npz").read_bytes()))
     with pytest.raises(ValueError, match="truncated or altered"):
-        _containers.read_npz(tmp_path / "a.npz", "images", "labels")
+        npz_arrays(tmp_path / "a.npz", ["images", "labels"])
 
 
 def announcing(shape: tuple[int, ...]) -> bytes:
@@ -124,6 +94,20 @@ def announcing(shape: tuple[int, ...]) -> bytes:
     content = io.BytesIO()
     np.lib.format.write_array_header_1_0(content, {"descr": "<f8", "fortran_order": False, "shape": shape})
     return content.getvalue()
+
+
+def read_cifar10(folder):
+    """The test part of CIFAR10 as bytes, with its labels."""
+    data = datasets.cifar10("test", folder, colour=True, size=None)
+    return np.round(255 * np.asarray(data.x)).astype(np.uint8), np.asarray(data.y)
+
+
+@pytest.fixture
+def standing_in(monkeypatch, tmp_path):
+    """Three images stand in for the test part of CIFAR10, and nothing else is known."""
+    monkeypatch.setitem(datasets.CHECKSUMS, "CIFAR10", {"test": checksums(COLOURS, CLASSES)})
+    monkeypatch.setitem(datasets.SYSTEM_FOLDERS, "Debian", tmp_path / "system")
+    monkeypatch.delenv("NTK_EQUIV_DATA", raising=False)
 
 
 def peak_of(call) -> int:
@@ -138,98 +122,99 @@ def peak_of(call) -> int:
 
 
 def test_what_unpacks_to_more_than_the_free_memory_is_refused_unread(tmp_path, monkeypatch):
-    monkeypatch.setattr(_idx, "free_memory", lambda: 1e6)
+    monkeypatch.setattr(_memory, "free_memory", lambda: 1e6)
     large = np.zeros((4000, 1000), np.uint8)
     np.savez_compressed(tmp_path / "a.npz", images=large, labels=np.arange(4))
     (tmp_path / "a.gz").write_bytes(gzip.compress(idx_bytes(large)))
-    (tmp_path / "a.tar.gz").write_bytes(tar_of(batch=large.tobytes()))
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(tar_of(test_batch=large.tobytes()))
     assert (tmp_path / "a.npz").stat().st_size < 1e5
-    assert peak_of(lambda: datasets.npz_arrays(tmp_path / "a.npz", ["images"])) < 1e6
+    assert peak_of(lambda: npz_arrays(tmp_path / "a.npz", ["images"])) < 1e6
     assert peak_of(lambda: read_idx(tmp_path / "a.gz")) < 1e6
-    assert peak_of(lambda: _containers.read_cifar_archive(tmp_path / "a.tar.gz", "batch")) < 1e6
-    assert list(datasets.npz_arrays(tmp_path / "a.npz", ["labels"])) == ["labels"]  # the others are not asked for
+    assert peak_of(lambda: read_cifar10(tmp_path)) < 1e6
+    assert list(npz_arrays(tmp_path / "a.npz", ["labels"])) == ["labels"]  # the others are not asked for
 
 
 def test_arrays_of_another_length_than_their_header_says_are_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x.npy", announcing((10**6, 10**6)) + bytes(80))
     with pytest.raises(ValueError, match="x is not as long as its header says"):
-        datasets.npz_arrays(tmp_path / "a.npz", ["x"])
+        npz_arrays(tmp_path / "a.npz", ["x"])
 
 
 def test_objects_in_npz_files_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", images=np.array([{}], dtype=object), labels=np.arange(1))
     with pytest.raises(ValueError, match="truncated or altered"):
-        _containers.read_npz(tmp_path / "a.npz", "images", "labels")
+        npz_arrays(tmp_path / "a.npz", ["images", "labels"])
 
 
-@pytest.mark.parametrize(
-    ("read", "written"),
-    [(_containers.read_cifar_binary, binary_batch), (_containers.read_cifar_python, python_batch)],
-)
-def test_batches_of_cifar10_return_what_was_written(tmp_path, read, written):
-    paths = [tmp_path / "first", tmp_path / "second"]
-    paths[0].write_bytes(written(COLOURS[:2], CLASSES[:2]))
-    paths[1].write_bytes(written(COLOURS[2:], CLASSES[2:]))
-    images, labels = read(*paths)
+@pytest.mark.parametrize(("name", "written"), [("test_batch.bin", binary_batch), ("test_batch", python_batch)])
+def test_batches_of_cifar10_return_what_was_written(standing_in, tmp_path, name, written):
+    path = tmp_path / name
+    path.write_bytes(written(COLOURS, CLASSES))
+    images, labels = read_cifar10(tmp_path)
     assert np.array_equal(images, COLOURS)
     assert np.array_equal(labels, CLASSES)
-    for damaged in (paths[0].read_bytes()[:-1], paths[0].read_bytes()[:3000], b""):
-        paths[0].write_bytes(damaged)
+    for damaged in (path.read_bytes()[:-1], path.read_bytes()[:3000], b""):
+        path.write_bytes(damaged)
         with pytest.raises(ValueError, match="truncated or altered"):
-            read(*paths)
+            read_cifar10(tmp_path)
 
 
-def test_a_python_batch_by_todays_pickle_is_read_too(tmp_path):
+def test_a_python_batch_by_todays_pickle_is_read_too(standing_in, tmp_path):
     pixels = COLOURS.transpose(0, 3, 1, 2).tobytes()
     content = {"batch_label": "testing", "labels": CLASSES.tolist(), "data": pixels, "filenames": ["a", "b", "c"]}
     (tmp_path / "test_batch").write_bytes(pickle.dumps(content))
-    images, labels = _containers.read_cifar_python(tmp_path / "test_batch")
-    assert np.array_equal(images, COLOURS)
-    assert np.array_equal(labels, CLASSES)
+    assert np.array_equal(read_cifar10(tmp_path)[0], COLOURS)
 
 
-def test_a_pickle_is_never_executed(tmp_path):
+def test_a_pickle_is_never_executed(standing_in, tmp_path):
     class Trap:
         def __reduce__(self):
             return (open, (str(tmp_path / "sprung"), "w"))
 
     (tmp_path / "test_batch").write_bytes(pickle.dumps(Trap()))
     with pytest.raises(ValueError, match="Python batch of CIFAR10"):
-        _containers.read_cifar_python(tmp_path / "test_batch")
+        read_cifar10(tmp_path)
     assert not (tmp_path / "sprung").exists()
 
 
-def test_batches_are_read_from_archives_without_unpacking(tmp_path):
-    path = tmp_path / "batches.tar.gz"
-    path.write_bytes(tar_of(**{"a.bin": binary_batch(COLOURS, CLASSES), "b": python_batch(COLOURS, CLASSES)}))
-    for name in ("a.bin", "b"):
-        images, labels = _containers.read_cifar_archive(path, name)
-        assert np.array_equal(images, COLOURS)
-        assert np.array_equal(labels, CLASSES)
+@pytest.mark.parametrize(
+    ("archive", "member", "written"),
+    [
+        ("cifar-10-binary.tar.gz", "test_batch.bin", binary_batch),
+        ("cifar-10-python.tar.gz", "test_batch", python_batch),
+    ],
+)
+def test_batches_are_read_from_archives_without_unpacking(standing_in, tmp_path, archive, member, written):
+    path = tmp_path / archive
+    path.write_bytes(tar_of(**{member: written(COLOURS, CLASSES)}))
+    assert np.array_equal(read_cifar10(tmp_path)[0], COLOURS)
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(ValueError, match="an archive with c"):
-        _containers.read_cifar_archive(path, "c")
     path.write_bytes(path.read_bytes()[:5000])
     with pytest.raises(ValueError, match="intact tar file"):
-        _containers.read_cifar_archive(path, "b")
+        read_cifar10(tmp_path)
+    path.write_bytes(tar_of(other=b""))
+    with pytest.raises(ValueError, match=f"an archive with {member}"):
+        read_cifar10(tmp_path)
 
 
-def test_batches_of_cifar10_are_read_from_pictures(tmp_path):
-    Image.fromarray(COLOURS.reshape(3, 1024, 3)).save(tmp_path / "batch.png")
-    (tmp_path / "labels.json").write_text(json.dumps(CLASSES.tolist()))
-    images, labels = _containers.read_cifar_pictures(tmp_path / "batch.png", tmp_path / "labels.json")
-    assert np.array_equal(images, COLOURS)
-    assert np.array_equal(labels, CLASSES)
-    (tmp_path / "labels.json").write_text("[3, 0")
+def test_batches_of_cifar10_are_read_from_pictures(standing_in, tmp_path):
+    picture, labels = tmp_path / "test_batch.png", tmp_path / "test_lables.json"
+    Image.fromarray(COLOURS.reshape(3, 1024, 3)).save(picture)
+    labels.write_text(json.dumps(CLASSES.tolist()))
+    assert np.array_equal(read_cifar10(tmp_path)[0], COLOURS)
+    labels.write_text("[3, 0")
     with pytest.raises(ValueError, match="as JSON"):
-        _containers.read_cifar_pictures(tmp_path / "batch.png", tmp_path / "labels.json")
-    (tmp_path / "batch.png").write_bytes((tmp_path / "batch.png").read_bytes()[:4000])
+        read_cifar10(tmp_path)
+    labels.write_text(json.dumps(CLASSES.tolist()))
+    picture.write_bytes(picture.read_bytes()[:4000])
     with pytest.raises(ValueError, match="an intact picture"):
-        _containers.read_picture(tmp_path / "batch.png")
+        read_cifar10(tmp_path)
 
 
 def test_without_pillow_pictures_are_refused_with_the_way_to_get_it(tmp_path, monkeypatch):
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "1.png").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ModuleNotFoundError, match="pip install pillow"):
-        _containers.read_picture(tmp_path / "batch.png")
+        datasets.image_folder(tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from ntk_equiv import datasets, groups, reps
-from ntk_equiv.datasets import LabelledSet, _checksums, _places
+from ntk_equiv.datasets import LabelledSet
 from tests.tolerances import ROUNDING, assert_close
 
 RNG = np.random.default_rng(3)
@@ -66,7 +66,7 @@ def test_missing_pictures_and_settings_are_refused(folder, key):
 
 
 def test_the_histology_folder_must_be_complete(folder, key, monkeypatch):
-    monkeypatch.setattr(_checksums, "COUNTS", {"NCT-CRC-HE-100K": {"ADI": 3, "TUM": 3}})
+    monkeypatch.setitem(datasets.PICTURE_COUNTS, "NCT-CRC-HE-100K", {"ADI": 3, "TUM": 3})
     data = datasets.nct_crc_he(folder.parent, key=key, count=4, size=6, group=groups.cyclic(12))
     assert data.x.shape == (4, 6, 6, 3)
     (folder / "TUM" / "2.png").unlink()
@@ -75,13 +75,13 @@ def test_the_histology_folder_must_be_complete(folder, key, monkeypatch):
 
 
 def test_the_missing_histology_folder_is_named(tmp_path, key, monkeypatch):
-    monkeypatch.setattr(_places, "SYSTEM", tmp_path)
-    monkeypatch.delenv(_places.VARIABLE, raising=False)
+    monkeypatch.setitem(datasets.SYSTEM_FOLDERS, "Debian", tmp_path)
+    monkeypatch.delenv("NTK_EQUIV_DATA", raising=False)
     with pytest.raises(FileNotFoundError, match=r"NCT-CRC-HE-100K.zip of https://zenodo.org"):
         datasets.nct_crc_he(tmp_path, key=key)
 
 
-def test_a_set_splits_into_two_without_common_points(key):
+def test_a_set_splits_into_two_without_common_samples(key):
     rep = reps.trivial(groups.cyclic(2))
     data = LabelledSet(jnp.arange(10.0)[:, None], jnp.arange(10), rep, rep)
     first, second = data.split(key, 7)

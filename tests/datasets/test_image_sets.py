@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from ntk_equiv import augment, datasets, groups
-from ntk_equiv.datasets import CLASS_NAMES, _checksums, _idx, _places, idx_bytes
-from tests.datasets.test_files import binary_batch, python_batch, tar_of
+from ntk_equiv.datasets import CHECKSUMS, CLASS_NAMES, FILE_CHECKSUMS, PICTURE_COUNTS, SYSTEM_FOLDERS, idx_bytes
+from tests.datasets.stand_ins import binary_batch, checksums, python_batch, tar_of
 from tests.tolerances import ROUNDING, assert_close
 
+VARIABLE = "NTK_EQUIV_DATA"
 PARTS = {"train": "train", "test": "t10k"}
 SHAPES = {"FashionMNIST": (6, 28, 28), "MNIST": (6, 28, 28), "CIFAR10": (5, 32, 32, 3)}
 NAMED = {"FashionMNIST": datasets.fashion_mnist, "MNIST": datasets.mnist, "CIFAR10": datasets.cifar10}
@@ -32,10 +33,10 @@ def arrays() -> dict:
 @pytest.fixture(autouse=True)
 def nothing_installed(arrays, monkeypatch, tmp_path):
     """Checksums are those of the stand-ins, and no real data are found."""
-    sums = {name: {part: tuple(map(_idx.checksum, arrays[name, part])) for part in PARTS} for name in SHAPES}
-    monkeypatch.setattr(_checksums, "ARRAYS", sums)
-    monkeypatch.setattr(_places, "SYSTEM", tmp_path / "system")
-    monkeypatch.delenv(_places.VARIABLE, raising=False)
+    for name in SHAPES:
+        monkeypatch.setitem(CHECKSUMS, name, {part: checksums(*arrays[name, part]) for part in PARTS})
+    monkeypatch.setitem(SYSTEM_FOLDERS, "Debian", tmp_path / "system")
+    monkeypatch.delenv(VARIABLE, raising=False)
 
 
 def write_idx(folder: Path, part: str, arrays: tuple, *, suffix: str = "", dot: str = "-") -> list[Path]:
@@ -73,7 +74,7 @@ def test_folders_are_searched_in_order(tmp_path, arrays, monkeypatch):
     system, first, second, named = (tmp_path / name for name in ("system", "first", "second", "named"))
     write_idx(system / "fashion-mnist", "test", good, suffix=".gz")
     assert datasets.fashion_mnist("test").n == 6
-    monkeypatch.setenv(_places.VARIABLE, f"{first}{os.pathsep}{second}")
+    monkeypatch.setenv(VARIABLE, f"{first}{os.pathsep}{second}")
     write_idx(second, "test", bad)
     with pytest.raises(ValueError, match=str(second)):
         datasets.fashion_mnist("test")
@@ -125,7 +126,7 @@ def test_a_truncated_file_is_refused(tmp_path, arrays):
     ],
 )
 def test_missing_sets_say_what_to_place_where(tmp_path, monkeypatch, name, words):
-    monkeypatch.setenv(_places.VARIABLE, str(tmp_path / "nowhere"))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "nowhere"))
     with pytest.raises(FileNotFoundError) as error:
         NAMED[name]("train", tmp_path)
     for word in [*words, name, str(tmp_path), "nowhere (no such folder)", str(tmp_path / "system"), "NTK_EQUIV_DATA"]:
@@ -189,7 +190,8 @@ def test_pathmnist_is_read_from_its_checked_file(tmp_path, monkeypatch):
         path.name: ("md5", hashlib.md5(path.read_bytes()).hexdigest()),
         partial.name: ("sha256", hashlib.sha256(partial.read_bytes()).hexdigest()),
     }
-    monkeypatch.setattr(_checksums, "FILES", sums)
+    for name, expected in sums.items():
+        monkeypatch.setitem(FILE_CHECKSUMS, name, expected)
     assert [datasets.pathmnist(part, tmp_path).n for part in ("train", "test", "partial")] == [3, 2, 1]
     data = datasets.pathmnist("train", tmp_path)
     assert_close(data.x, images / 255, ROUNDING)
@@ -218,10 +220,10 @@ def test_settings_are_heeded_and_checked(tmp_path, arrays):
 
 def test_real_checksums_are_complete(monkeypatch):
     monkeypatch.undo()
-    sums = [digest for parts in _checksums.ARRAYS.values() for pair in parts.values() for digest in pair]
+    sums = [digest for parts in CHECKSUMS.values() for pair in parts.values() for digest in pair]
     assert len(set(sums)) == 12
     assert all(len(bytes.fromhex(digest)) == 32 for digest in sums)
-    assert sum(_checksums.COUNTS["NCT-CRC-HE-100K"].values()) == 100_000
+    assert sum(PICTURE_COUNTS["NCT-CRC-HE-100K"].values()) == 100_000
     assert {name: len(classes) for name, classes in CLASS_NAMES.items() if len(classes) != 10} == {
         "PathMNIST": 9,
         "NCT-CRC-HE-100K": 9,

@@ -1,4 +1,4 @@
-"""The Ising model against loops over sites, and its standard deviations against all configurations there are."""
+"""The Ising model against loops over positions, and its standard deviations against all configurations there are."""
 
 import itertools
 
@@ -15,7 +15,7 @@ LATTICES = [(2, True), (3, True), (4, True), (2, False), (3, False), (4, False)]
 
 
 def energies_by_loops(spins: np.ndarray, periodic: bool) -> np.ndarray:
-    """E(i) for lattices [n, L, L], site by site and neighbour by neighbour."""
+    """E(i) for lattices [n, L, L], position by position and neighbour by neighbour."""
     side = spins.shape[1]
     energies = np.zeros_like(spins)
     for i, j in itertools.product(range(side), repeat=2):

@@ -1,6 +1,11 @@
 """Two tiny problems, whose shapes are shared so that programs are compiled once."""
 
+import dataclasses
+import inspect
+
 import numpy as np
+
+from ntk_equiv import planning
 
 _RNG = np.random.default_rng(0)
 
@@ -25,3 +30,11 @@ _images = _RNG.uniform(size=(8, 4, 4, 1)) + _light[:, None, None, None]
 _names = np.array(["dark", "light"])[_light]
 # The same for images, whose classes are names.
 IMAGES = (_images[:5], _names[:5], _images[5:], _names[5:])
+
+
+def settings(**changed):
+    """The settings of `plan` with its defaults, checked."""
+    defaults = {name: each.default for name, each in inspect.signature(planning.plan).parameters.items()}
+    fields = [field.name for field in dataclasses.fields(planning.Settings)]
+    given = {**defaults, "group": "C4", "action": "matrix", **changed}
+    return planning.Settings.from_arguments(**{name: given[name] for name in fields})

@@ -165,9 +165,7 @@ def test_times_are_read_in_all_ways():
     assert planning.named_times("auto") is None
 
 
-@pytest.mark.parametrize(
-    "times", ["", "x", "log:1:10", "log:0:1:3", "log:1:inf:3", "log:2:1:3", -1, [], "nan", [[1, 2]]]
-)
+@pytest.mark.parametrize("times", ["", "x", "log:1:10", "log:0:1:3", "log:1:inf:3", "log:2:1:3", -1, [], "nan"])
 def test_what_is_no_time_is_refused(times):
     with pytest.raises(ValueError, match="`times` must be"):
         planning.named_times(times)

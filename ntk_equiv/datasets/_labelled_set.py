@@ -1,25 +1,28 @@
-"""What every data set comes as: points, labels, and how the symmetry acts on both.
+"""What every data set comes as: samples, labels, and how the symmetry acts on both.
 
 The four fields are in the order of the arguments of `augment`, so that `augment(*data)` is the augmented set.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ntk_equiv._check import positive_integer, random_key, real_array, refusal, shown
+from ntk_equiv._typing import Inputs
 from ntk_equiv.reps import Representation
 
 
 class LabelledSet(NamedTuple):
-    """Points with labels and the symmetry of both: a pytree, with the arrays as leaves.
+    """Samples with labels and the symmetry of both: a pytree, with the arrays as leaves.
 
     Attributes:
-        x: points, [n, ...].
+        x: samples, [n, ...].
         y: labels, [n] or [n, ..., channels].
-        rep_x: how the group acts on the points.
+        rep_x: how the group acts on the samples.
         rep_y: how it acts on the labels.
 
     Example:
@@ -34,7 +37,7 @@ class LabelledSet(NamedTuple):
         <augmented set: 2 points under 2 elements of cyclic(2)>
     """
 
-    x: Any
+    x: Inputs
     y: Any
     rep_x: Representation
     rep_y: Representation
@@ -46,11 +49,11 @@ class LabelledSet(NamedTuple):
 
     @property
     def n(self) -> int:
-        """The number of points."""
+        """The number of samples."""
         return self.y.shape[0]
 
-    def take(self, indices: Any, /) -> "LabelledSet":
-        """The points with the given indices, or those in a slice.
+    def take(self, indices: slice | Sequence[int] | ArrayLike, /) -> "LabelledSet":
+        """Return the samples with the given indices, or those in a slice.
 
         Example:
             >>> import jax.numpy as jnp
@@ -65,11 +68,11 @@ class LabelledSet(NamedTuple):
             indices = np.asarray(real_array(indices, "indices", fix=fix))
             whole = indices.ndim == 1 and (np.issubdtype(indices.dtype, np.integer) or indices.shape == (self.n,))
             if not whole or (indices.size and not -self.n <= indices.min() <= indices.max() < self.n):
-                raise refusal("indices", expected="those of points", got=shown(indices), fix=fix)
+                raise refusal("indices", expected="indices of samples", got=shown(indices), fix=fix)
         return self._replace(x=jax.tree.map(lambda leaf: leaf[indices], self.x), y=self.y[indices])
 
     def split(self, key: jax.Array, count: int) -> tuple["LabelledSet", "LabelledSet"]:
-        """Two parts that have no point in common, drawn at random: `count` points, and the others.
+        """Return two parts that have no sample in common, drawn at random: `count` samples, and the others.
 
         Args:
             key: a JAX random key.
@@ -90,8 +93,8 @@ class LabelledSet(NamedTuple):
         """
         random_key(key)
         if positive_integer(count, "count") >= self.n:
-            fix = "Both parts need points."
-            raise refusal("count", expected=f"less than the {self.n} points there are", got=count, fix=fix)
+            fix = "Both parts need samples."
+            raise refusal("count", expected=f"less than the {self.n} samples there are", got=count, fix=fix)
         order = jax.random.permutation(key, self.n)
         return self.take(order[:count]), self.take(order[count:])
 
@@ -100,9 +103,9 @@ class Splits(NamedTuple):
     """Three sets of one problem.
 
     Attributes:
-        train: to train on.
-        test: drawn like the training set.
-        ood: out of distribution, drawn differently.
+        train: the training set.
+        test: a set drawn like the training set.
+        ood: a set drawn from another distribution.
 
     Example:
         >>> import jax
@@ -117,11 +120,11 @@ class Splits(NamedTuple):
     ood: LabelledSet
 
 
-def sizes_of(train: int, test: int, ood: int) -> tuple[int, int, int]:
-    """The three sizes, each checked."""
+def check_sizes(train: int, test: int, ood: int) -> tuple[int, int, int]:
+    """Return the sizes of the three sets, if they are positive integers."""
     return positive_integer(train, "train"), positive_integer(test, "test"), positive_integer(ood, "ood")
 
 
 def default_float() -> Any:
-    """The floating-point type of JAX here: float32, or float64 where x64 is on."""
+    """Return the floating-point type that JAX is set to: float32, or float64 if x64 is on."""
     return jnp.result_type(float)
