@@ -105,7 +105,7 @@ class OrbitDeviation:
 
     def covariance(self, members: Numbers = 1) -> Float[np.ndarray, "n elements outputs outputs"]:
         """The covariance of D(g) for each element, [n, elements, outputs, outputs]."""
-        return _deviation_covariance(self.cov, self.actions, self._gram) / single_members(members)
+        return _deviation_covariance(self.cov, self.actions, self._channel_cov) / single_members(members)
 
     def expected(self, members: Numbers = 1) -> Float[np.ndarray, "n"]:
         """The expected standard deviation over the orbit, E √(mean_g ‖ρ_Y(g)⁻¹f̂(gx) − average‖²), at each sample.
@@ -118,12 +118,12 @@ class OrbitDeviation:
         Returns:
             [n].
         """
-        values, squares = _orbit_form(self._mean, self.cov, self.actions, self._gram)
+        values, squares = _orbit_form(self._mean, self.cov, self.actions, self._channel_cov)
         return _expected_root(values / single_members(members), squares)
 
     def root_mean_square(self, members: Numbers = 1) -> Float[np.ndarray, "n"]:
         """The root √E[variance over the orbit] at each sample, [n]; never below `expected`."""
-        values, squares = _orbit_form(self._mean, self.cov, self.actions, self._gram)
+        values, squares = _orbit_form(self._mean, self.cov, self.actions, self._channel_cov)
         return np.sqrt(np.sum(values / single_members(members) + squares, axis=1))
 
     def probability(
@@ -187,7 +187,9 @@ class OrbitDeviation:
         Returns:
             A `Sampled` record of [n] numbers.
         """
-        return self._count_same(single_members(members), *_check_draws(key, samples))
+        random_key(key)
+        positive_integer(samples, "samples")
+        return self._count_same(single_members(members), key, samples)
 
     def _count_same(self, members: float, key: jax.Array, samples: int) -> Sampled:
         scale = np.sqrt(members)
@@ -205,7 +207,7 @@ class OrbitDeviation:
         return self.mean if self.readout is None else self.mean @ self.readout
 
     @property
-    def _gram(self) -> np.ndarray:
+    def _channel_cov(self) -> np.ndarray:
         return np.eye(self.mean.shape[-1]) if self.readout is None else self.readout.T @ self.readout
 
     def _draw_largest(self, members: float, key: jax.Array, samples: int) -> np.ndarray:
@@ -348,7 +350,8 @@ def expected_osp(
         fix = "Classification needs one output channel for each class, and one output for each sample."
         raise refusal("ens", expected="an ensemble with several channels", got=f"shape {shape}", fix=fix)
     members = single_members(members)
-    _check_draws(key, samples)
+    random_key(key)
+    positive_integer(samples, "samples")
     law = orbit_deviation(ens, x, t, rep_x=rep_x, rep_y=rep_y, elements=elements)
     return law._count_same(members, key, samples)
 
@@ -364,7 +367,7 @@ def _check_readout(readout: Numbers | None, channels: int) -> np.ndarray | None:
         return None
     readout = np.asarray(real_array(readout, "readout"), dtype=float)
     if readout.ndim not in (1, 2) or readout.shape[0] != channels:
-        fix = "One number for each channel, or several columns of them."
+        fix = "Pass one number for each channel, or several columns of them."
         raise refusal("readout", expected=f"of shape [{channels}] or [{channels}, …]", got=readout.shape, fix=fix)
     return readout.reshape(channels, -1)
 
@@ -407,15 +410,15 @@ def _action_matrices(rep_y: Representation, elements: np.ndarray | jax.Array, sh
     return np.asarray(moved, dtype=float).reshape(-1, size, size).swapaxes(1, 2)
 
 
-def _deviation_covariance(cov: np.ndarray, actions: np.ndarray, gram: np.ndarray) -> np.ndarray:
+def _deviation_covariance(cov: np.ndarray, actions: np.ndarray, channel_cov: np.ndarray) -> np.ndarray:
     """Return the covariance of D(g) for one member, [n, elements, outputs, outputs].
 
     Args:
         cov: the covariance along the orbit, from `_orbit_moments`.
         actions: ρ_Y(g), [elements, outputs, outputs].
-        gram: the covariance of the channels of one output: the identity, unless channels are combined.
+        channel_cov: the covariance of the channels of one output: the identity, unless channels are combined.
     """
-    wide = _with_channels(cov, len(actions) + 1, gram)
+    wide = _with_channels(cov, len(actions) + 1, channel_cov)
     own = np.einsum("nggij->ngij", wide[:, 1:, 1:])
     crossed = np.einsum("ngij,gkj->ngik", wide[:, 1:, 0], actions)
     start = np.einsum("gij,njk,glk->ngil", actions, wide[:, 0, 0], actions)
@@ -423,11 +426,11 @@ def _deviation_covariance(cov: np.ndarray, actions: np.ndarray, gram: np.ndarray
 
 
 def _orbit_form(
-    mean: np.ndarray, cov: np.ndarray, actions: np.ndarray, gram: np.ndarray
+    mean: np.ndarray, cov: np.ndarray, actions: np.ndarray, channel_cov: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return λ_k and m_k² of the orbit variance of one member, [n, elements · outputs]."""
     n, count, size = len(mean), len(actions), actions.shape[1]
-    wide = _with_channels(cov, count + 1, gram)[:, 1:, 1:]
+    wide = _with_channels(cov, count + 1, channel_cov)[:, 1:, 1:]
     # ρ_Y is orthogonal, so ρ_Y(g)ᵀ turns f̂(gx) back.
     turned = np.einsum("gji,nghjk,hkl->ngihl", actions, wide, actions, optimize=True).reshape(n, count * size, -1)
     centring = np.kron(np.eye(count) - 1 / count, np.eye(size)) / np.sqrt(count)
@@ -438,11 +441,11 @@ def _orbit_form(
     return values, np.einsum("nij,ni->nj", vectors, level) ** 2
 
 
-def _with_channels(cov: np.ndarray, size: int, gram: np.ndarray) -> np.ndarray:
-    """Return S(g, h) ⊗ gram of each pair in an orbit of this size, [n, size, size, outputs, outputs]."""
-    positions, channels = cov.shape[1] // size, len(gram)
+def _with_channels(cov: np.ndarray, size: int, channel_cov: np.ndarray) -> np.ndarray:
+    """Return S(g, h) ⊗ channel_cov of each pair in an orbit of this size, [n, size, size, outputs, outputs]."""
+    positions, channels = cov.shape[1] // size, len(channel_cov)
     blocks = cov.reshape(len(cov), size, positions, size, positions)
-    wide = np.einsum("ngphq,cd->nghpcqd", blocks, gram)
+    wide = np.einsum("ngphq,cd->nghpcqd", blocks, channel_cov)
     return wide.reshape(len(cov), size, size, positions * channels, positions * channels)
 
 
