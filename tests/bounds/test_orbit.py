@@ -28,7 +28,7 @@ def ensemble(vector):
 
 @functools.cache
 def orbit_draws(vector):
-    """Members at all images of the test points, turned back: [draws, elements, n, channels]."""
+    """Members at all images of the test samples, turned back: [draws, elements, n, channels]."""
     orbit = TURN.orbit(TEST)
     draws = ensemble(vector).sample(jax.random.key(5), orbit.reshape(-1, 2), TIME, DRAWS)
     return np.asarray(draws).reshape(DRAWS, 4, 2, -1)
@@ -55,7 +55,7 @@ def test_the_covariance_of_the_deviation(vector):
 
 
 def test_the_variance_depends_on_how_labels_turn():
-    """(2/M)[S(x, x) − S(x, gx)(τ + τᵀ)/2]: 2S for a quarter turn, and more for a half turn of correlated points."""
+    """(2/M)[S(x, x) − S(x, gx)(τ + τᵀ)/2]: 2S for a quarter turn, and more for a half turn of correlated samples."""
     S, along, found = np.asarray(ensemble(True).var(TEST, TIME)), law(True).cov, law(True).covariance()
     assert_close(along[:, 0, 0], S)
     assert_close(found[:, 1], np.einsum("n,ij->nij", 2 * S, np.eye(2)))
