@@ -129,7 +129,8 @@ def certified_continuous_deviation(
     for tolerance, argument in ((rtol, "rtol"), (atol, "atol")):
         scalar(tolerance, argument, at_least=0)
     if rtol + atol == 0:
-        raise refusal("rtol", expected="positive, or atol", got=(rtol, atol), fix="Rounding alone keeps the two apart.")
+        fix = "Because of rounding the two ends never meet."
+        raise refusal("rtol", expected="positive if atol is 0", got=rtol, fix=fix)
     return enclose_deviation(pose_problem(ens, rep, x, t, rep_y), float(rtol), float(atol), max_cells)
 
 

@@ -217,7 +217,7 @@ class WidthEstimate:
 
 
 def finite_width_estimate(
-    variance: Numbers, members: Numbers, delta: Numbers, mean: Correction, width: int, /
+    variance: Numbers, members: Numbers, delta: Numbers, mean: Any, width: int, /
 ) -> WidthEstimate:
     """The estimated deviation of M members of width N from the infinite ensemble; this is no bound.
 
