@@ -1,6 +1,7 @@
 """Do wheel and sdist contain what they should? Called by `make dist` with the folder they are in.
 
-The wheel holds every tracked file of the package and nothing else; the sdist every tracked file but those of `.ci`.
+The wheel holds every tracked file of the package and nothing else; the sdist holds every tracked file outside
+`.ci` and `.github`.
 """
 
 import subprocess
@@ -28,7 +29,8 @@ def in_sdist(path: Path) -> set[str]:
 
 def main(folder: Path) -> None:
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
-    package, everything = tracked("ntk_equiv"), {name for name in tracked() if not name.startswith(".ci/")}
+    package = tracked("ntk_equiv")
+    everything = {name for name in tracked() if not name.startswith((".ci/", ".github/"))}
     assert "ntk_equiv/py.typed" in package
     wrong = []
     for file, found, expected in ((wheel, in_wheel(wheel), package), (sdist, in_sdist(sdist), everything)):

@@ -1,10 +1,10 @@
 """How fast is the empirical NTK of a real network, against neural-tangents in the same run?
 
-The paper's CNN with its max-pools (100 images of 28 × 28, 10 outputs), and a perceptron of width 256 with 10 outputs on
-300 points, in float32. The peer is `empirical_ntk_fn` on the same function, compiled as a whole and told that samples
-are independent (`vmap_axes=0`), in each of its implementations that runs on the installed JAX: 1 contracts Jacobians,
-2 multiplies with vectors (for the perceptron it is left out: it takes minutes), 3 uses structured derivatives. Answers
-are compared first.
+The networks are the paper's CNN with its max-pools (100 images of 28 × 28, 10 outputs) and a perceptron of width 256
+with 10 outputs on 300 samples, in float32. The peer is `empirical_ntk_fn` on the same function, compiled as a whole,
+with independent samples (`vmap_axes=0`). Each of its implementations that runs on the installed JAX is measured: 1
+contracts Jacobians, 2 multiplies with vectors (left out for the perceptron, where it takes minutes), 3 uses
+structured derivatives. The answers are compared first.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from measuring import NEURAL_TANGENTS, compared, report
+from measuring import NEURAL_TANGENTS, compare_ways, report
 
 from ntk_equiv import empirical_kernel_fn, ensembles, gram, interop, stax
 
@@ -22,20 +22,20 @@ RNG = np.random.default_rng(0)
 
 
 def cnn():
-    """Network, variables and images."""
+    """Return the network, its variables and images."""
     net, x = ensembles.fashion_cnn(), jnp.asarray(RNG.normal(size=(100, 28, 28, 1)), jnp.float32)
     return net.apply, net.init(jax.random.key(0), x[:1]), x
 
 
 def perceptron():
-    """Network, parameters and points."""
+    """Return the network, its parameters and samples."""
     layers = [stax.Dense(256, 1.4, 0.1), stax.Relu(), stax.Dense(256, 1.4, 0.1), stax.Relu(), stax.Dense(10)]
     net, x = stax.serial(*layers), jnp.asarray(RNG.normal(size=(300, 25)), jnp.float32)
     return net.apply_fn, net.init_fn(jax.random.key(0), x.shape)[1], x
 
 
 def peers(apply, params, x, implementations) -> dict[str, Callable]:
-    """The implementations that run."""
+    """Return the implementations of neural-tangents that run on this JAX."""
     found = {}
     for implementation in implementations:
         ntk_fn = jax.jit(nt.empirical_ntk_fn(apply, vmap_axes=0, implementation=implementation))
@@ -52,11 +52,11 @@ def compare(question: str, problem, implementations=(1, 2, 3)) -> None:
     apply, params, x = problem()
     kernel_fn = empirical_kernel_fn(apply, params)
     ways = peers(apply, params, x, implementations)
-    found = compared(lambda: gram(kernel_fn, x, None, "ntk"), ways, tolerance=1e-5, patience=10)
+    found = compare_ways(lambda: gram(kernel_fn, x, None, "ntk"), ways, tolerance=1e-5, patience=10)
     fastest = min(found.theirs, key=found.theirs.__getitem__)
     report(f"empirical NTK: {question}, {kernel_fn.plan(x).method}", target=1, peer=fastest, found=found)
 
 
 if __name__ == "__main__":
     compare("paper's CNN, 100 images", cnn)
-    compare("perceptron of width 256, 300 points", perceptron, (1, 3))
+    compare("perceptron of width 256, 300 samples", perceptron, (1, 3))

@@ -1,8 +1,9 @@
 """How fast are mean and covariance of an ensemble on augmented data, against neural-tangents in the same run?
 
-The peer is `predict.gradient_descent_mse_ensemble` on the augmented set, which decomposes its whole Gram matrix.
-Float64, two hidden ReLU layers, 200 test points, one training time; what is timed starts from the data and includes
-kernels. A run of the peer that takes longer than a minute is not repeated, so that it includes some compilation.
+The peer is `predict.gradient_descent_mse_ensemble` on the augmented set, which decomposes the whole Gram matrix. The
+setting is float64, two hidden ReLU layers, 200 test samples and one training time. The time runs from the data to the
+answer and includes the kernels. A run of the peer that takes longer than a minute is not repeated, so it includes some
+compilation.
 """
 
 import warnings
@@ -11,7 +12,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from measuring import NEURAL_TANGENTS, Found, compared, report
+from measuring import NEURAL_TANGENTS, Found, compare_ways, report
 
 from ntk_equiv import InfiniteEnsemble, augment, filters, groups, interop, reps, stax
 
@@ -21,25 +22,25 @@ FEATURES, TESTS, TIME = 32, 200, 1e3
 
 
 def network(s):
-    """Two hidden layers."""
+    """Build a network with two hidden layers from the layers of `s`."""
     return s.serial(*[s.Dense(1, 1.4, 0.1), s.Relu()] * 2, s.Dense(1, 1.0, 0.1))
 
 
 def rotations(order: int):
-    """C_k on 16 planes at once."""
+    """Return the action of C_k on 16 planes at once."""
     turns = np.asarray(groups.SO2.finite(order).matrices)
     return reps.matrix(groups.cyclic(order), np.stack([np.kron(np.eye(FEATURES // 2), turn) for turn in turns]))
 
 
 def data(order: int, n: int):
-    """Random points with invariant labels, and test points."""
+    """Return random samples with invariant labels, and test samples."""
     rng = np.random.default_rng(0)
     x, x_test = (jnp.asarray(rng.normal(size=(count, FEATURES))) for count in (n, TESTS))
     return augment(x, jnp.asarray(rng.normal(size=(n, 1))), rotations(order)), x_test
 
 
 def peer(train, x_test, *, cov: bool):
-    """neural-tangents, from the augmented set to the answer."""
+    """Let neural-tangents compute the answer from the augmented set."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         predict = nt.predict.gradient_descent_mse_ensemble(network(nt.stax)[2], train.x, train.y)
@@ -47,27 +48,27 @@ def peer(train, x_test, *, cov: bool):
 
 
 def law(train, x_test, *, cov: bool = True, method: str = "reduced"):
-    """The same with us: the mean, and the covariance if it is asked for."""
+    """Compute the mean, and the covariance if `cov` is true, with this library."""
     ens = InfiniteEnsemble(network(stax)[2], train, filters.gradient_flow(1.0), reduction="mean", method=method)
     return (ens.mean(x_test, TIME), ens.cov(x_test, TIME)) if cov else (ens.mean(x_test, TIME),)
 
 
-def methods_compared(order: int, n: int) -> Found:
-    """Seconds for mean and covariance, reduced by the group and dense."""
+def compare_methods(order: int, n: int) -> Found:
+    """Measure the seconds for mean and covariance, reduced by the group and dense."""
     ways = {method: partial(law, *data(order, n), method=method) for method in ("reduced", "dense")}
-    return compared(ways.pop("reduced"), ways, tolerance=1e-8, patience=5)
+    return compare_ways(ways.pop("reduced"), ways, tolerance=1e-8, patience=5)
 
 
 def compare(order: int, n: int, *, cov: bool, target: float) -> None:
     train, x_test = data(order, n)
     what = "mean and covariance" if cov else "mean alone"
-    found = compared(
+    found = compare_ways(
         lambda: law(train, x_test, cov=cov),
         {NEURAL_TANGENTS: lambda: peer(train, x_test, cov=cov)},
         tolerance=1e-6,
         patience=30,
     )
-    report(f"{what}, C{order} × {n} points", target=target, peer=NEURAL_TANGENTS, found=found)
+    report(f"{what}, C{order} × {n} samples", target=target, peer=NEURAL_TANGENTS, found=found)
 
 
 if __name__ == "__main__":

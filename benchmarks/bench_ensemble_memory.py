@@ -1,7 +1,7 @@
 """How much memory do mean and covariance on augmented data take, reduced and dense?
 
-C8 × 512 points, 4096 rows, as in `bench_ensemble_points`: the peak of a process that does nothing else, less what it
-had after the same computation before, which compiled. The answers have to agree.
+C8 × 512 samples, 4096 in the augmented set, as in `bench_ensemble_samples`. The memory is the peak of a process that
+does nothing else, minus what it held after a first run that compiled. The answers must agree.
 """
 
 import json
@@ -11,12 +11,12 @@ import numpy as np
 from bench_ensemble import data, law
 from measuring import Found, in_own_process, peak_beyond, relative_difference, report
 
-ORDER, POINTS = 8, 512
+ORDER, SAMPLES = 8, 512
 
 
 def peak(method: str) -> dict:
-    """Bytes of one method, and the mean."""
-    train, x_test = data(ORDER, POINTS)
+    """Return the bytes that one method takes, its mean and its covariance."""
+    train, x_test = data(ORDER, SAMPLES)
     law(train, x_test, method=method)
     found, answer = peak_beyond(lambda: law(train, x_test, method=method))
     return {"bytes": found, "mean": answer[0].ravel().tolist(), "cov": answer[1].ravel().tolist()}
@@ -31,5 +31,5 @@ if __name__ == "__main__":
     difference = relative_difference(*([np.array(way["mean"]), np.array(way["cov"])] for way in (reduced, dense)))
     assert difference < 1e-6, difference
     found = Found(sizes[0], {"dense": sizes[1]}, difference)
-    question = f"memory of mean and covariance, C{ORDER} × {POINTS} points"
+    question = f"memory of mean and covariance, C{ORDER} × {SAMPLES} samples"
     report(question, peer="dense", found=found, unit="GB")

@@ -1,7 +1,7 @@
 """What do 100 training times cost, compared with one?
 
-C16 × 512 points as in `bench_ensemble`, from the data to the answer. The peer is ourselves at a single time, so ratios
-are below one: 0.77 stands for 1.3 times the cost, 0.25 for 4 times.
+C16 × 512 samples as in `bench_ensemble`, from the data to the answer. The peer is this library at a single time, so
+ratios are below one: 0.77 means 1.3 times the cost, and 0.25 means 4 times.
 """
 
 from functools import partial
@@ -9,7 +9,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from bench_ensemble import data, network
-from measuring import Found, in_turn, relative_difference, report
+from measuring import Found, relative_difference, report, time_in_turn
 
 from ntk_equiv import InfiniteEnsemble, filters, stax
 
@@ -34,6 +34,6 @@ if __name__ == "__main__":
         difference = relative_difference(jax.tree.map(lambda k: k[50], several), one)
         assert difference < 1e-9, difference
         ways = {"ours": partial(law, train, x_test, TIMES), "one time": partial(law, train, x_test, 10.0)}
-        best = in_turn(ways)
+        best = time_in_turn(ways)
         found = Found(best.pop("ours"), best, difference)
-        report(f"{name} at 100 times, C16 × 512 points", target=target, peer="one time", found=found)
+        report(f"{name} at 100 times, C16 × 512 samples", target=target, peer="one time", found=found)

@@ -1,6 +1,6 @@
-"""How much memory does Θ(X, X) of 20,000 points take beyond the result itself?
+"""How much memory does Θ(X, X) of 20,000 samples take beyond the result itself?
 
-The peak of the process, less what it had before and less the result, against the limit set for it.
+The memory is the peak of the process, minus what it held before and minus the result. The peer is the limit set for it.
 """
 
 import jax
@@ -10,11 +10,11 @@ from measuring import Found, peak_beyond, report
 
 from ntk_equiv import gram, stax
 
-POINTS, FEATURES = 20_000, 200
+SAMPLES, FEATURES = 20_000, 200
 
 
 if __name__ == "__main__":
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(POINTS, FEATURES)), jnp.float32)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(SAMPLES, FEATURES)), jnp.float32)
     kernel_fn = stax.serial(*[stax.Dense(1, 1.4, 0.1), stax.Relu()] * 2, stax.Dense(1))[2]
     jax.block_until_ready(gram(kernel_fn, x[:1000]))
     peak, result = peak_beyond(lambda: gram(kernel_fn, x))
@@ -22,4 +22,4 @@ if __name__ == "__main__":
     assert all(np.allclose(whole[:100, :100], part, atol=1e-3) for whole, part in zip(result, few, strict=True))
     size = sum(k.nbytes for k in result)
     found = Found((peak - size) / 1e9, {"1 GB": 1.0, "the result": size / 1e9})
-    report("memory beyond both Gram matrices, 20,000 points", target=1, peer="1 GB", found=found, unit="GB")
+    report("memory beyond both Gram matrices, 20,000 samples", target=1, peer="1 GB", found=found, unit="GB")

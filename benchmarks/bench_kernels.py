@@ -1,6 +1,6 @@
 """How fast are both Gram matrices Θ(X, X) and 𝒦(X, X), against neural-tangents in the same run?
 
-neural-tangents is called in both ways people call it: `kernel_fn` as it comes, and wrapped in `jax.jit`.
+neural-tangents is called in both usual ways: `kernel_fn` as it is, and wrapped in `jax.jit`.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-from measuring import NEURAL_TANGENTS, Found, compared, report
+from measuring import NEURAL_TANGENTS, Found, compare_ways, report
 
 from ntk_equiv import gram, interop, stax
 
@@ -19,7 +19,7 @@ BOTH = ("nngp", "ntk")
 
 
 def dense(activation: str, depth: int):
-    """`depth` hidden layers."""
+    """Return a builder of dense networks with `depth` hidden layers."""
 
     def build(s):
         return s.serial(*[s.Dense(1, 1.4, 0.1), getattr(s, activation)()] * depth, s.Dense(1, 1.0, 0.1))
@@ -28,7 +28,7 @@ def dense(activation: str, depth: int):
 
 
 def convolutional(end: str, padding: str):
-    """Three 3×3 convolutions with ReLU, then `end`."""
+    """Return a builder of networks with three 3×3 convolutions and ReLU, then `end`."""
 
     def build(s):
         body = [s.Conv(1, (3, 3), padding=padding, W_std=1.4, b_std=0.1), s.Relu()] * 3
@@ -38,7 +38,7 @@ def convolutional(end: str, padding: str):
 
 
 def normalized(depth: int):
-    """`depth` hidden layers, each normalised before its ReLU."""
+    """Return a builder of dense networks whose `depth` hidden layers are normalised before the ReLU."""
 
     def build(s):
         return s.serial(*[s.Dense(1, 1.4, 0.1), s.LayerNorm(), s.Relu()] * depth, s.Dense(1, 1.0, 0.1))
@@ -47,7 +47,7 @@ def normalized(depth: int):
 
 
 def transformer(end: str, **attention):
-    """Two blocks of attention, normalisation and a hidden layer, then `end`."""
+    """Return a builder of networks with twice attention, normalisation and a hidden layer, then `end`."""
 
     def build(s):
         block = [s.GlobalSelfAttention(1, 1, 1, 1, b_std=0.1, **attention), s.LayerNorm(), s.Dense(1, 1.4), s.Relu()]
@@ -61,17 +61,17 @@ SENTENCES, PATCHES = (60, 32, 16), (40, 8, 8, 3)
 EMBEDDED = {"pos_emb_type": "SUM", "pos_emb_decay_fn": lambda d: jnp.exp(-d / 8), "val_pos_emb": True}
 BILINEAR = {"linear_scaling": False, "attention_mechanism": "IDENTITY", "W_key_std": 0.2, "W_out_std": 0.2}
 
-# Question, network, shape of the inputs, how much faster we mean to be in float32 and float64.
+# Question, network, shape of the inputs, target ratios in float32 and float64.
 CASES = [
-    ("dense ReLU, depth 1, 2000 points", dense("Relu", 1), VECTORS, (8, 2.5)),
-    ("dense ReLU, depth 3, 2000 points", dense("Relu", 3), VECTORS, (10, 4.5)),
-    ("dense ReLU, depth 8, 2000 points", dense("Relu", 8), VECTORS, (15, 6)),
-    ("dense erf, depth 1, 2000 points", dense("Erf", 1), VECTORS, (3, 2)),
-    ("dense erf, depth 3, 2000 points", dense("Erf", 3), VECTORS, (3, 2)),
+    ("dense ReLU, depth 1, 2000 samples", dense("Relu", 1), VECTORS, (8, 2.5)),
+    ("dense ReLU, depth 3, 2000 samples", dense("Relu", 3), VECTORS, (10, 4.5)),
+    ("dense ReLU, depth 8, 2000 samples", dense("Relu", 8), VECTORS, (15, 6)),
+    ("dense erf, depth 1, 2000 samples", dense("Erf", 1), VECTORS, (3, 2)),
+    ("dense erf, depth 3, 2000 samples", dense("Erf", 3), VECTORS, (3, 2)),
     ("conv SAME + flatten, 120 images", convolutional("Flatten", "SAME"), IMAGES, (6, 4)),
     ("conv VALID + flatten, 120 images", convolutional("Flatten", "VALID"), IMAGES, (6, 4)),
     ("conv SAME + global average, 8 images", convolutional("GlobalAvgPool", "SAME"), FEW_IMAGES, (5, 3)),
-    ("dense ReLU with LayerNorm, depth 3, 2000 points", normalized(3), VECTORS, (2, 2)),
+    ("dense ReLU with LayerNorm, depth 3, 2000 samples", normalized(3), VECTORS, (2, 2)),
     ("attention + flatten, 60 × 32 tokens", transformer("Flatten"), SENTENCES, (2, 2)),
     ("attention + global average, 40 × 8 × 8", transformer("GlobalAvgPool"), PATCHES, (2, 2)),
     ("attention, embedded, 60 × 32 tokens", transformer("Flatten", **EMBEDDED), SENTENCES, (2, 2)),
@@ -79,18 +79,18 @@ CASES = [
 ]
 
 
-def compared_on(build, shape: tuple[int, ...], dtype: str) -> Found:
-    """Both Gram matrices of random inputs."""
+def compare_networks(build, shape: tuple[int, ...], dtype: str) -> Found:
+    """Measure both Gram matrices of random inputs."""
     x = jnp.asarray(np.random.default_rng(0).normal(size=shape), dtype)
     ours, theirs = build(stax)[2], build(nt.stax)[2]
     compiled = jax.jit(theirs, static_argnums=2)
-    return compared(
+    return compare_ways(
         lambda: tuple(gram(ours, x, None, BOTH)),
         {
             NEURAL_TANGENTS: lambda: tuple(theirs(x, None, BOTH)),
             f"{NEURAL_TANGENTS} in jit": lambda: tuple(compiled(x, None, BOTH)),
         },
-        # On the diagonal neural-tangents itself is off by the square root of the rounding error.
+        # On the diagonal neural-tangents is only accurate to the square root of the rounding error.
         tolerance={"float32": 5e-3, "float64": 2e-7}[dtype],
         rounds=7,
         patience=2.5,
@@ -101,11 +101,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dtype", choices=["float32", "float64"], help="one precision; by default both")
     dtype = parser.parse_args().dtype
-    if dtype is None:  # Whether JAX has float64 is decided when it starts, so each precision gets a process.
+    if dtype is None:  # JAX decides on float64 when it starts, so each precision needs its own process.
         for name in ("float32", "float64"):
             subprocess.run([sys.executable, __file__, "--dtype", name], check=True)
     else:
         jax.config.update("jax_enable_x64", dtype == "float64")
         for question, build, shape, targets in CASES:
-            found = compared_on(build, shape, dtype)
+            found = compare_networks(build, shape, dtype)
             report(f"{question}, {dtype}", target=targets[dtype == "float64"], peer=NEURAL_TANGENTS, found=found)

@@ -1,10 +1,11 @@
 """How fast are many members trained on a CPU, against a loop over jitted members, plain `vmap`, and PyTorch?
 
-Two networks: the perceptron for the Ising model (25 – width – 25, full batches of 512, 64 members), measured in
-floating-point operations, and the paper's convolutional network for FashionMNIST (batches of 64), measured in images.
-Ours uses one device per core, which has to be arranged before JAX starts, and the others JAX and PyTorch as they come:
-so each is measured in a process of its own, in turn, and the shortest time of each counts. First all of them train two
-members from the same parameters, and have to agree. PyTorch is left out where it is not installed.
+There are two networks: the perceptron for the Ising model (25 – width – 25, full batches of 512, 64 members),
+measured in floating-point operations, and the paper's convolutional network for FashionMNIST (batches of 64),
+measured in images. Our trainer uses one device per core, which must be arranged before JAX starts, and the others use
+JAX and PyTorch as they are. So each way runs in its own process. The ways take turns, and the shortest time of each
+counts. First all of them train two members from the same parameters and must agree. PyTorch is left out where it is
+not installed.
 """
 
 import argparse
@@ -15,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import trainers
-from measuring import Found, in_own_process, in_turn, is_installed, relative_difference, report, timed
-from trainers import BATCH, EPOCHS, IMAGES, POINTS, RATE, SITES, STEPS, data
+from measuring import Found, in_own_process, is_installed, relative_difference, report, time_in_turn, time_run
+from trainers import BATCH, EPOCHS, IMAGES, POSITIONS, RATE, SAMPLES, STEPS, data
 
 from ntk_equiv import ensembles
 
@@ -26,11 +27,11 @@ CHECKED_STEPS, TOLERANCE = 3, 2e-3
 
 
 def seconds(run, members: list[int], *, compiles: bool = True) -> list[float]:
-    """Of the shortest run after one that compiles, or that begins, for each number of members."""
+    """Return the seconds of the shortest run for each number of members, after a first run to compile."""
     found = []
     for count in members:
         jax.block_until_ready(run(count if compiles else 1))
-        found.append(in_turn({"way": partial(run, count)}, rounds=RUNS)["way"])
+        found.append(time_in_turn({"way": partial(run, count)}, rounds=RUNS)["way"])
     return found
 
 
@@ -40,7 +41,7 @@ def ours(width: int | None, members: list[int]) -> dict[str, list[float]]:
 
 
 def loops(width: int | None, members: list[int]) -> dict[str, list[float]]:
-    """A Python loop over compiled members, and `vmap` over all of them."""
+    """Time a Python loop over compiled members, and `vmap` over all of them."""
     ways = {"Flax loop": trainers.flax_loop}
     if width is not None:
         ways = {"jitted loop": trainers.jitted_loop, "vmap": trainers.vmapped}
@@ -59,9 +60,9 @@ def torch(width: int | None, members: list[int]) -> dict[str, list[float]]:
 
 
 def difference(width: int | None, _members: list[int]) -> float:
-    """By how much outputs differ after a few steps from the same parameters."""
+    """Return how much the outputs differ after a few steps from the same parameters."""
     x, y = (part[:BATCH] for part in data(width))
-    run = trainers.trained(width, (x, y), 2, steps=CHECKED_STEPS)
+    run = trainers.train(width, (x, y), 2, steps=CHECKED_STEPS)
     begin = {"params": ensembles.untrained(trainers.network(width), x, members=2, key=jax.random.key(0)).params}
     own, others = run.predict(x), []
     for member in range(2):
@@ -73,7 +74,7 @@ def difference(width: int | None, _members: list[int]) -> float:
 
 def _perceptrons(width: int, params, x, y) -> list:
     apply = trainers.network(width).apply
-    outputs = [apply(trainers.descended(width, params, x, y, CHECKED_STEPS), x)]
+    outputs = [apply(trainers.descend(width, params, x, y, CHECKED_STEPS), x)]
     if is_installed("torch"):
         import torch_trainers
         from torch import tensor
@@ -101,34 +102,34 @@ def _convolutional(_width: None, params, x, y) -> list:
 
 
 def peak(_width: int | None, _members: list[int]) -> float:
-    """Floating-point operations a second in a product of large matrices."""
+    """Return the floating-point operations per second in a product of large matrices."""
     side = 2048
     A, product = jnp.ones((side, side), jnp.float32), jax.jit(jnp.matmul)
     jax.block_until_ready(product(A, A))
-    return 2 * side**3 / min(timed(lambda: product(A, A))[0] for _ in range(10))
+    return 2 * side**3 / min(time_run(lambda: product(A, A))[0] for _ in range(10))
 
 
 WAYS = {"ours": ours, "loops": loops, "torch": torch, "difference": difference, "peak": peak}
 
 
-def measured(width: int | None, members: list[int], ways: list[str]) -> dict[str, list[float]]:
-    """The shortest time of each way for each number of members, each way in its own process, in turn."""
+def shortest_times(width: int | None, members: list[int], ways: list[str]) -> dict[str, list[float]]:
+    """Return the shortest time of each way for each number of members. Ways take turns, each in its own process."""
     found: dict[str, list[float]] = {}
     for way in ways * ROUNDS:
-        for name, values in asked(way, width, members).items():
+        for name, values in run_way(way, width, members).items():
             found[name] = [*map(min, values, found.get(name, values))]
     return found
 
 
-def asked(way: str, width: int | None, members: list[int]):
-    """One of `WAYS` in its own process."""
+def run_way(way: str, width: int | None, members: list[int]):
+    """Run one of `WAYS` in its own process."""
     problem = [] if width is None else ["--width", width]
     return in_own_process(__file__, "--way", way, *problem, "--members", *members)
 
 
-def checked(width: int | None) -> float:
-    """The difference of the answers, if it is no more than rounding."""
-    found = asked("difference", width, [2])
+def check_agreement(width: int | None) -> float:
+    """Return the difference of the answers, and fail if it is more than rounding."""
+    found = run_way("difference", width, [2])
     if not found <= TOLERANCE:
         raise AssertionError(f"the ways of training differ by {found:.2g}")
     return found
@@ -136,17 +137,17 @@ def checked(width: int | None) -> float:
 
 def compare(width: int | None) -> None:
     members = CNN_MEMBERS if width is None else MEMBERS
-    difference = checked(width)
+    difference = check_agreement(width)
     ways = ["ours", "loops", *(["torch"] if is_installed("torch") else [])]
-    times = {name: values[0] for name, values in measured(width, [members], ways).items()}
+    times = {name: values[0] for name, values in shortest_times(width, [members], ways).items()}
     found = Found(times.pop("ours"), times, difference)
     if width is None:
         rate = IMAGES * members * EPOCHS / found.ours
         report(f"paper's CNN, {members} members", target=3, peer="Flax loop", found=found, images_per_second=rate)
         return
-    # Two products forward, three backward: the inputs need no gradient.
-    operations = 5 * 2 * POINTS * SITES * width * STEPS[width] * members
-    more = {"gflops": operations / found.ours / 1e9, "peak_gflops": asked("peak", None, [1]) / 1e9}
+    # Two products forward and three backward, because the inputs need no gradient.
+    operations = 5 * 2 * SAMPLES * POSITIONS * width * STEPS[width] * members
+    more = {"gflops": operations / found.ours / 1e9, "peak_gflops": run_way("peak", None, [1]) / 1e9}
     question = f"Ising perceptron, width {width}, {members} members"
     report(question, target=2, peer="jitted loop", found=found, **more)
 

@@ -1,9 +1,10 @@
 """How fast are networks of Flax's own layers trained on a CPU, against a loop over jitted steps?
 
-Three convolutional networks, with batches of 64 images of 28 × 28 pixels, Adam and one member: with max-pools and
-padding, with max-pools and none, with strides instead of pools; as Linen modules, and one as an NNX module. Both ways
-begin with the same parameters and see the same batches, and have to agree on the outputs after some steps. What is
-timed are steps alone: the difference between a long run and a short one.
+There are three kinds of convolutional networks, with max-pools and padding, with max-pools and no padding, and with
+strides instead of pools. They are Linen modules, and one is also an NNX module. Batches have 64 images of 28 × 28
+pixels, the optimizer is Adam, and there is one member. Both ways start from the same parameters, see the same
+batches, and must agree on the outputs after some steps. Only the steps are timed: the difference between a long run
+and a short one.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from measuring import Found, in_turn, relative_difference, report
+from measuring import Found, relative_difference, report, time_in_turn
 
 from ntk_equiv import ensembles
 
@@ -39,7 +40,7 @@ class Linen(nn.Module):
 
 
 class NNX(nnx.Module):
-    """The strided one of them."""
+    """The network with strides, as an NNX module."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.first = nnx.Conv(1, 32, (3, 3), 2, rngs=rngs)
@@ -62,19 +63,19 @@ NETWORKS = {
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
-    """One batch: so both ways see the same one in every step."""
+    """Return a single batch, so both ways see the same batch in every step."""
     rng = np.random.default_rng(0)
     return rng.normal(size=(BATCH, 28, 28, 1)).astype("float32"), rng.integers(0, 10, BATCH).astype("int32")
 
 
 def ours(module: object, steps: int) -> ensembles.Run:
-    """Our training. In batches as large as the data, which are shuffled for every step."""
+    """Train with this library. A batch is as large as the data, which are shuffled in every step."""
     settings = {"batch_size": BATCH, "loss": "cross_entropy", "optimizer": ADAM, "key": jax.random.key(0)}
     return ensembles.train(module, data(), members=1, steps=steps, **settings)
 
 
 def plain(step: Callable, begin: tuple, steps: int) -> tuple:
-    """A loop over jitted steps, which take a batch each."""
+    """Train in a loop over jitted steps. Each step takes one batch."""
     x, y = map(jnp.asarray, data())
     state = jax.tree.map(jnp.copy, begin)
     for number in range(steps):
@@ -84,7 +85,7 @@ def plain(step: Callable, begin: tuple, steps: int) -> tuple:
 
 
 def compare(name: str) -> None:
-    """Whether both ways agree, then seconds of a step."""
+    """Check that both ways agree, then report the seconds of a step."""
     init, apply = ensembles.as_pair(NETWORKS[name])
     x, _ = data()
     key = jax.random.split(jax.random.fold_in(jax.random.key(0), 0))[0]
@@ -102,16 +103,16 @@ def compare(name: str) -> None:
     if not difference <= TOLERANCE:
         raise AssertionError(f"the ways of training differ by {difference:.2g}")
     ways = {"ours": partial(ours, NETWORKS[name]), "jitted loop": loop}
-    ready = {f"{way} {steps}": partial(_done, run, steps) for way, run in ways.items() for steps in (SHORT, LONG)}
+    ready = {f"{way} {steps}": partial(_finish, run, steps) for way, run in ways.items() for steps in (SHORT, LONG)}
     for run in ready.values():
         run()
-    spent = in_turn(ready, rounds=ROUNDS, enough=0, patience=60.0)
+    spent = time_in_turn(ready, rounds=ROUNDS, enough=0, patience=60.0)
     each = {way: (spent[f"{way} {LONG}"] - spent[f"{way} {SHORT}"]) / (LONG - SHORT) for way in ways}
     found = Found(each.pop("ours"), each, difference)
     report(f"a step of a convolutional network: {name}", target=0.95, peer="jitted loop", found=found)
 
 
-def _done(run: Callable, steps: int) -> None:
+def _finish(run: Callable, steps: int) -> None:
     found = run(steps)
     jax.block_until_ready(found.params if isinstance(found, ensembles.Run) else found)
 

@@ -1,9 +1,9 @@
-"""How the benchmarks measure: first whether answers agree, then the shortest of several runs, in turn with the peer.
+"""How the benchmarks measure: answers must agree, ours and the peer take turns, and the shortest run counts.
 
-    found = compared(ours, {"dense": dense}, tolerance=1e-9)        check, then measure
-    report("mean, C4 x 100 points", peer="dense", target=10, found=found)
+    found = compare_ways(ours, {"dense": dense}, tolerance=1e-9)        check, then measure
+    report("mean, C4 x 100 samples", peer="dense", target=10, found=found)
 
-What is reported is printed. `run.py`, which collects it, names a file for it in the environment.
+Reports are printed. `run.py` collects them through a file that it names in the environment.
 """
 
 import gc
@@ -25,22 +25,22 @@ import numpy as np
 from results import RECORDS
 
 NEURAL_TANGENTS = "neural-tangents"
-# Seconds from which on a run is not repeated.
+# A run that takes longer than this, in seconds, is not repeated.
 TOO_LONG = 60.0
-# Seconds for which short runs go on: the shortest of a few is still much a matter of luck.
+# Short runs are repeated for this many seconds, because the shortest of a few depends too much on luck.
 ENOUGH, MOST_ROUNDS = 3.0, 100
 
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured: ours, that of each peer, and by how much their answers differ at most."""
+    """The measurement of ours and of each peer, and the largest difference of their answers."""
 
     ours: float
     theirs: Mapping[str, float]
     difference: float | None = None
 
 
-def compared(
+def compare_ways(
     ours: Callable[[], Any],
     theirs: Mapping[str, Callable[[], Any]],
     *,
@@ -49,35 +49,35 @@ def compared(
     patience: float = 20.0,
     enough: float = ENOUGH,
 ) -> Found:
-    """Seconds of the shortest run of each way, after checking that they give the same answer.
+    """Return the seconds of the shortest run of each way, after checking that all ways give the same answer.
 
-    The runs that are checked compile, and do not count, unless they took so long that they are not repeated.
+    The first, checked run of each way compiles. It counts only if it took so long that it is not repeated.
 
     Args:
         ours: our way.
         theirs: the ways of others.
         tolerance: the largest difference of answers, relative to their largest entry.
-        rounds: how often each way has its turn, if that does not take too long.
-        patience: seconds after which a way has no further turn.
-        enough: seconds up to which it has further ones.
+        rounds: how many turns each way has, within `patience`.
+        patience: seconds after which a way gets no further turn.
+        enough: seconds up to which a way gets turns beyond `rounds`.
     """
-    first, answer = timed(ours)
+    first, answer = time_run(ours)
     spent, differences = {"ours": first}, []
     for name, way in theirs.items():
-        spent[name], other = timed(way)
+        spent[name], other = time_run(way)
         differences.append(relative_difference(answer, other))
         if not differences[-1] <= tolerance:
             raise AssertionError(f"{name} answers differently, by {differences[-1]:.2g}")
         del other
     ready = {name: way for name, way in theirs.items() if spent[name] <= TOO_LONG}
-    best = in_turn({"ours": ours, **ready}, rounds=rounds, patience=patience, enough=enough)
+    best = time_in_turn({"ours": ours, **ready}, rounds=rounds, patience=patience, enough=enough)
     return Found(best["ours"], {name: best.get(name, spent[name]) for name in theirs}, max(differences))
 
 
-def in_turn(
+def time_in_turn(
     ways: Mapping[str, Callable[[], Any]], *, rounds: int = 5, patience: float = 20.0, enough: float = ENOUGH
 ) -> dict[str, float]:
-    """Seconds of the shortest run of each way, as `compared` takes them, for ways that have been run before."""
+    """Return the seconds of the shortest run of each way, as `compare_ways` does. All ways must have run before."""
     times: dict[str, list[float]] = {name: [] for name in ways}
 
     def has_a_turn(found: list[float]) -> bool:
@@ -85,12 +85,12 @@ def in_turn(
 
     while ready := [name for name in ways if has_a_turn(times[name])]:
         for name in ready:
-            times[name].append(timed(ways[name])[0])
+            times[name].append(time_run(ways[name])[0])
     return {name: min(found) for name, found in times.items()}
 
 
-def grown(axis: str, values: list[int], measure: Callable[[int], Found]) -> tuple[Found, dict[str, list]]:
-    """What is found at the last of several sizes, and a curve over all of them."""
+def measure_growth(axis: str, values: list[int], measure: Callable[[int], Found]) -> tuple[Found, dict[str, list]]:
+    """Measure at several sizes. Return the result at the last size, and a curve over all sizes."""
     found = []
     for value in values:
         found.append(measure(value))
@@ -100,22 +100,22 @@ def grown(axis: str, values: list[int], measure: Callable[[int], Found]) -> tupl
     return found[-1], curve | {name: [one.theirs[name] for one in found] for name in found[-1].theirs}
 
 
-def timed(run: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of one run, and its answer."""
+def time_run(run: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the seconds of one run, and its answer."""
     start = time.perf_counter()
     answer = jax.block_until_ready(run())
     return time.perf_counter() - start, answer
 
 
 def relative_difference(a: Any, b: Any) -> float:
-    """Largest difference of two pytrees, relative to the largest entry."""
+    """Return the largest difference of two pytrees, relative to the largest entry."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return max(float(np.abs(np.asarray(x) - np.asarray(y)).max() / np.abs(np.asarray(y)).max()) for x, y in pairs)
 
 
 def peak_beyond(run: Callable[[], Any]) -> tuple[int, Any]:
-    """How many bytes the process takes at its peak, less what it had before; and the answer."""
-    gc.collect()  # What an earlier computation left behind in cycles would else be given back meanwhile.
+    """Return the bytes that the process holds at its peak, minus what it held before, and the answer."""
+    gc.collect()  # Otherwise the leftovers of earlier computations could be freed during the measurement.
     before, peak, done = _resident(), [0], threading.Event()
 
     def watch() -> None:
@@ -139,7 +139,7 @@ def _resident() -> int:
 
 
 def in_own_process(script: str, *arguments: Any) -> Any:
-    """What a script prints as JSON in its last line: for what has to be arranged before JAX starts, and for memory."""
+    """Run a script in its own process, for memory or for settings of JAX, and return the JSON of its last line."""
     command = [sys.executable, script, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -148,22 +148,22 @@ def in_own_process(script: str, *arguments: Any) -> Any:
 
 
 def is_installed(package: str) -> bool:
-    """Whether a peer can be measured."""
+    """Return whether a package is installed, so that it can be a peer."""
     return importlib.util.find_spec(package) is not None
 
 
 def report(
     question: str, *, peer: str, found: Found, target: float | None = None, unit: str = "s", **more: Any
 ) -> None:
-    """Print one line of ratios, theirs over ours, and hand it to whoever collects them.
+    """Print one line of ratios, theirs over ours, and pass it to `run.py` if that is collecting.
 
     Args:
         question: what was measured.
-        peer: which of the others is the peer that the target is about.
-        found: what came out.
-        target: the ratio we aim at.
-        unit: of what was measured.
-        more: whatever else is worth keeping.
+        peer: the name of the way that the target refers to.
+        found: the measurement.
+        target: the ratio to reach.
+        unit: the unit of the measurement.
+        more: further values to keep.
     """
     ratios = {name: value / found.ours for name, value in found.theirs.items()}
     shown = ", ".join(f"{ratio:.3g}x {name}" for name, ratio in ratios.items())

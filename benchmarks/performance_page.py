@@ -1,4 +1,4 @@
-"""Put `results.json` into `docs/performance.md`, between its two marks, and draw the figures of that page.
+"""Write `results.json` into `docs/performance.md`, between its two marks, and draw the figures of that page.
 
 python benchmarks/performance_page.py
 """
@@ -15,18 +15,18 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
 FIGURES = PAGE.parent / "figures"
 BEGIN, END = "<!-- begin of results -->", "<!-- end of results -->"
-# Script, what grows, how the axis is called.
+# Script, name of the size that grows, label of the axis.
 GROWTHS = [
-    ("bench_ensemble_points", "points", "base points under C8"),
-    ("bench_ensemble_order", "order", "order of the group, 64 points"),
-    ("bench_kernels_depth", "depth", "hidden layers, 1000 points"),
+    ("bench_ensemble_samples", "samples", "base samples under C8"),
+    ("bench_ensemble_order", "order", "order of the group, 64 samples"),
+    ("bench_kernels_depth", "depth", "hidden layers, 1000 samples"),
     ("bench_training_members", "members", "members of width 128"),
 ]
-NAMES = {"bench_ensemble_points": "reduced", "bench_ensemble_order": "reduced"}
+NAMES = {"bench_ensemble_samples": "reduced", "bench_ensemble_order": "reduced"}
 
 
 def tables(kept: dict[str, Any]) -> str:
-    """What stands between the marks: machine and versions, then for each script its question and its results."""
+    """Return the text between the marks: machine and versions, then the question and results of each script."""
     machine = kept["machine"]
     packages = ", ".join(f"{name} {version}" for name, version in kept["versions"].items())
     parts = [f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB; {packages}."]
@@ -37,21 +37,21 @@ def tables(kept: dict[str, Any]) -> str:
 
 
 def question(script: str) -> str:
-    """The first line of a script's docstring."""
+    """Return the first line of a script's docstring."""
     text = ast.get_docstring(ast.parse((HERE / f"{script}.py").read_text()))
     assert text is not None
     return text.splitlines()[0]
 
 
 def page(text: str, kept: dict[str, Any]) -> str:
-    """The page with these results between its marks."""
+    """Return the page with these results between its marks."""
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
     return f"{before}{BEGIN}\n\n{tables(kept)}\n\n{END}{after}"
 
 
 def growth(kept: dict[str, Any]):
-    """Seconds over what grows, a panel for each."""
+    """Draw seconds against size, one panel for each script."""
     with plotting.style():
         fig, axes = plotting.panels(2, 2)
         for ax, (script, axis, label) in zip(axes, GROWTHS, strict=True):
@@ -69,7 +69,7 @@ def growth(kept: dict[str, Any]):
 
 
 def kernels(kept: dict[str, Any]):
-    """How much faster the Gram matrices are than those of neural-tangents, for both precisions."""
+    """Draw how many times as fast the Gram matrices are as those of neural-tangents, for both precisions."""
     found = kept["scripts"]["bench_kernels"]["results"]
     with plotting.style():
         fig, axes = plotting.panels(2, sharey=True, width=4.6, height=3.8)
@@ -94,7 +94,7 @@ def _disturbance(busy: float | None) -> str:
 
 
 def _markdown(rows: list[tuple[str, ...]]) -> str:
-    # A bar separates cells, so that one in a text is written otherwise.
+    # A bar separates cells, so a bar inside a cell must be escaped.
     lines = [" | ".join(cell.replace("|", "&#124;") for cell in row) for row in rows]
     return "\n".join(f"| {line} |" for line in (lines[0], " | ".join(["---"] * len(rows[0])), *lines[1:]))
 

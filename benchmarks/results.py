@@ -1,9 +1,9 @@
-"""What the benchmarks found, as it is kept in `results.json`, and as the rows of one table.
+"""The results of the benchmarks, as `results.json` stores them and as rows of one table.
 
     {"versions": {...}, "machine": {...}, "scripts": {"bench_kernels": {"busy_elsewhere": 0.01, "results": [...]}}}
 
-A script that is run again replaces its own results and leaves the others. Results of other versions or of another
-machine do not belong into the same table: then the file begins anew.
+A script that runs again replaces its own results and keeps those of the others. Results of other versions or of another
+machine do not belong in the same table, so the file then starts again from nothing.
 """
 
 import json
@@ -15,53 +15,52 @@ from typing import Any
 
 FILE = Path(__file__).with_name("results.json")
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "flax", "optax", "neural-tangents", "torch")
-# The variable of the environment that names the file in which scripts leave what they report, a line of JSON for each
-# question.
+# This environment variable names the file to which scripts append their reports, one line of JSON per question.
 RECORDS = "NTK_EQUIV_BENCHMARK_RECORDS"
 HEADINGS = ("question", "peer", "ratio", "target", "", "others")
 
 
 def load(path: Path = FILE) -> dict[str, Any]:
-    """What was kept; nothing of this machine and these versions if there is no file."""
+    """Load the stored results, or `empty()` if there is no file."""
     return json.loads(path.read_text()) if path.exists() else empty()
 
 
 def empty() -> dict[str, Any]:
-    """No results, with the versions and the machine that later ones are of."""
+    """Return no results, with the current versions and machine."""
     return {"versions": versions(), "machine": machine(), "scripts": {}}
 
 
-def merged(kept: dict[str, Any], script: str, results: list[dict], busy_elsewhere: float | None) -> dict[str, Any]:
-    """What was kept, with the new results of one script."""
+def merge(kept: dict[str, Any], script: str, results: list[dict], busy_elsewhere: float | None) -> dict[str, Any]:
+    """Return the stored results with the new results of one script."""
     now = empty()
     same = all(kept[part] == now[part] for part in ("versions", "machine"))
     others = kept["scripts"] if same else {}
-    found = _short({"busy_elsewhere": busy_elsewhere, "results": results})
+    found = _round_numbers({"busy_elsewhere": busy_elsewhere, "results": results})
     return {**now, "scripts": dict(sorted({**others, script: found}.items()))}
 
 
 def save(results: dict[str, Any], path: Path = FILE) -> None:
-    """Write the file; whoever reads it meanwhile sees the old one."""
+    """Write the file in one step, so readers see either the old one or the new one."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     new.replace(path)
 
 
 def rows(results: dict[str, Any], scripts: list[str] | None = None) -> list[tuple[str, ...]]:
-    """A row of the table for every question: what is asked, the peer, the ratio, the target, whether it is met."""
+    """Return a row for every question: the question, the peer, the ratio, the target, whether it is met, the others."""
     chosen = results["scripts"] if scripts is None else scripts
     return [_row(record) for script in chosen for record in results["scripts"][script]["results"]]
 
 
 def table(rows: list[tuple[str, ...]]) -> str:
-    """Rows as text in columns."""
+    """Format rows as text in columns."""
     widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
     lines = [HEADINGS, tuple("-" * width for width in widths), *rows]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
 def versions() -> dict[str, str]:
-    """Of Python, and of the packages that were measured, as far as they are installed."""
+    """Return the versions of Python and of the measured packages that are installed."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -72,7 +71,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """The processor, its cores and the memory."""
+    """Return the processor, its number of cores and the memory."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -88,15 +87,15 @@ def _row(record: dict[str, Any]) -> tuple[str, ...]:
 
 
 def times(ratio: float) -> str:
-    """A ratio to two digits."""
+    """Format a ratio with two digits."""
     rounded = float(f"{ratio:.2g}")
     return f"{rounded:.0f}×" if rounded >= 10 else f"{rounded:#.2g}×"
 
 
-def _short(value: Any) -> Any:
-    """Numbers to four digits: more are noise, and make changes of the file hard to read."""
+def _round_numbers(value: Any) -> Any:
+    """Round numbers to four digits. More are noise and make diffs of the file hard to read."""
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if isinstance(value, dict):
-        return {name: _short(part) for name, part in value.items()}
-    return [_short(part) for part in value] if isinstance(value, list) else value
+        return {name: _round_numbers(part) for name, part in value.items()}
+    return [_round_numbers(part) for part in value] if isinstance(value, list) else value

@@ -1,12 +1,12 @@
-"""Run the benchmarks, one process for each script, and keep what they report.
+"""Run the benchmarks, one process for each script, and store what they report.
 
     python benchmarks/run.py                              all of benchmarks/bench_*.py
     python benchmarks/run.py --only kernels memory        bench_kernels.py, and those whose names contain "memory"
 
-Each script asks one question, or the same one of several cases; its docstring says which. A script that fails, because
-answers differ or for any other reason, does not stop the others: it is named at the end, its old results are kept, and
-the exit code is 1. Ratios are only worth keeping if nothing else runs meanwhile, so it is said how busy the machine was
-with other things.
+Each script asks one question, perhaps for several cases; its docstring says which. A script that fails, because answers
+differ or for any other reason, does not stop the others. It is named at the end, its old results are kept, and the exit
+code is 1. Ratios are only worth keeping if nothing else runs at the same time, so the output says how busy the machine
+was with other work.
 """
 
 import argparse
@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 
 
 def scripts_in(folder: Path, words: list[str]) -> list[Path]:
-    """All scripts of a folder, or those that words name: one by its whole name, else all that contain the word."""
+    """Return all scripts of a folder, or those that match words: by name if one has it, else by part of it."""
     found = sorted(folder.glob("bench_*.py"))
     if not words:
         return found
@@ -35,9 +35,9 @@ def scripts_in(folder: Path, words: list[str]) -> list[Path]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what was asked for; 1 if a script failed, 2 if there is none."""
+    """Run the chosen scripts. Return 1 if a script failed, 2 if there is none."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="name of a script, or part of names")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="name of a script, or a part of it")
     parser.add_argument("--folder", type=Path, default=HERE, help="where the scripts are")
     parser.add_argument("--results", type=Path, default=results.FILE, help="where results are kept")
     chosen = parser.parse_args(arguments)
@@ -52,8 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
         if reported is None:
             failed.append(script.name)
             continue
-        print(f"   the machine was {busy:.0%} busy with other things" if busy is not None else "", flush=True)
-        results.save(results.merged(results.load(chosen.results), script.stem, reported, busy), chosen.results)
+        print(f"   the machine was {busy:.0%} busy with other work" if busy is not None else "", flush=True)
+        results.save(results.merge(results.load(chosen.results), script.stem, reported, busy), chosen.results)
     done = [script.stem for script in scripts if script.name not in failed]
     print("\n" + results.table(results.rows(results.load(chosen.results), done)))
     if failed:
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(script: Path) -> tuple[list[dict] | None, float | None]:
-    """What a script reports, or None if it fails; and which part of all cores was busy with other things meanwhile."""
+    """Run a script. Return its reports, or None if it fails, and the fraction of all cores that other work used."""
     with tempfile.TemporaryDirectory() as folder:
         records = Path(folder) / "records"
         records.touch()
@@ -76,7 +76,7 @@ def run(script: Path) -> tuple[list[dict] | None, float | None]:
 
 
 def _busy_elsewhere() -> float | None:
-    """Seconds for which cores were busy since the machine started, without those of our own processes; Linux only."""
+    """Return the seconds that all cores spent on other processes since the machine started; Linux only."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return None

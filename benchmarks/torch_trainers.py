@@ -1,6 +1,6 @@
-"""The training of `trainers` in PyTorch: a loop over members and steps, as people write it.
+"""The training of `trainers` in PyTorch: a loop over members and steps, as people usually write it.
 
-Weights come and go as NumPy arrays in the layout of our networks, so that both can begin with the same ones.
+Parameters are NumPy arrays in the layout of our networks, so both can start from the same ones.
 """
 
 import numpy as np
@@ -9,24 +9,24 @@ from torch import nn
 
 
 def perceptrons(x: np.ndarray, y: np.ndarray, width: int, members: int, steps: int, rate: float) -> list:
-    """The weights of all members after training."""
+    """Train all members and return their parameters."""
     inputs, labels = torch.tensor(x), torch.tensor(y)
-    sites = x.shape[1]
-    shapes = [(sites, width, (2 / sites) ** 0.5), (width, sites, width**-0.5)]
+    positions = x.shape[1]
+    shapes = [(positions, width, (2 / positions) ** 0.5), (width, positions, width**-0.5)]
     rng = np.random.default_rng(0)
     drawn = [[rng.normal(size=(a, b)).astype("float32") for a, b, _ in shapes] for _ in range(members)]
     return [perceptron(inputs, labels, weights, steps, rate) for weights in drawn]
 
 
 def perceptron(x: torch.Tensor, y: torch.Tensor, weights: list, steps: int, rate: float) -> list:
-    """One member, from weights W of our networks to such weights.
+    """Train one member, from initial to final parameters W of our networks.
 
-    Ours multiplies with W · scale. With weights V = W · scale, descent at the rate η for W is descent at η · scale² for
-    V.
+    Our layers multiply with V = W · scale. Descent at rate η for W is descent at rate η · scale² for V, which is what
+    PyTorch trains.
     """
-    (sites, width), _ = (weight.shape for weight in weights)
-    scales = (2 / sites) ** 0.5, width**-0.5
-    layers = nn.Linear(sites, width, bias=False), nn.Linear(width, sites, bias=False)
+    (positions, width), _ = (weight.shape for weight in weights)
+    scales = (2 / positions) ** 0.5, width**-0.5
+    layers = nn.Linear(positions, width, bias=False), nn.Linear(width, positions, bias=False)
     for layer, weight, scale in zip(layers, weights, scales, strict=True):
         layer.weight.data = torch.tensor(weight.T * np.float32(scale)).contiguous()
     net = nn.Sequential(layers[0], nn.ReLU(), layers[1])
@@ -40,14 +40,14 @@ def perceptron(x: torch.Tensor, y: torch.Tensor, weights: list, steps: int, rate
 
 
 def cnn(params: dict | None = None) -> nn.Module:
-    """The paper's convolutional network, with given parameters of ours or its own."""
+    """Build the paper's convolutional network, with parameters of ours or with its own random ones."""
     convs = [nn.Conv2d(1, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 3), nn.ReLU(), nn.MaxPool2d(2)]
     dense = [nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
     net = nn.Sequential(*convs, *dense)
     names = {0: "Conv_0", 3: "Conv_1", 7: "Dense_0", 9: "Dense_1", 11: "Dense_2"}
     for number, name in names.items() if params is not None else ():
         kernel, bias = (np.array(params[name][part]) for part in ("kernel", "bias"))
-        if name == "Dense_0":  # Images are flattened with the channels last by us, and first by PyTorch.
+        if name == "Dense_0":  # We flatten images with channels last, PyTorch with channels first.
             kernel = kernel.reshape(5, 5, 16, 120).transpose(2, 0, 1, 3).reshape(400, 120)
         axes = (3, 2, 0, 1) if kernel.ndim == 4 else (1, 0)
         net[number].weight.data = torch.tensor(kernel.transpose(axes)).contiguous()
@@ -56,7 +56,7 @@ def cnn(params: dict | None = None) -> nn.Module:
 
 
 def train_cnn(net: nn.Module, pictures: torch.Tensor, labels: torch.Tensor, batches: list, rate: float) -> None:
-    """Steps of Adam on batches given by the numbers of their samples."""
+    """Take steps of Adam. Each batch is given by the indices of its samples."""
     optimizer = torch.optim.Adam(net.parameters(), lr=rate)
     for chosen in batches:
         optimizer.zero_grad()
@@ -65,7 +65,7 @@ def train_cnn(net: nn.Module, pictures: torch.Tensor, labels: torch.Tensor, batc
 
 
 def convolutional(x: np.ndarray, y: np.ndarray, members: int, epochs: int, batch: int, rate: float) -> None:
-    """All members, one after the other."""
+    """Train all members, one after the other."""
     pictures, labels = torch.tensor(x).movedim(-1, 1).contiguous(), torch.tensor(y).long()
     for _ in range(members):
         orders = [torch.randperm(len(x)) for _ in range(epochs)]

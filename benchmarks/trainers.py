@@ -1,9 +1,9 @@
 """The same training in several ways: ours, a loop over members, and `vmap` over all of them.
 
-Two problems: the perceptron for the Ising model (25 – width – 25, full batches, gradient descent) and the paper's
-convolutional network for FashionMNIST (batches of 64, Adam). A problem is named by the width of its perceptron, or None
-for the convolutional network. Every way is a function of the number of members; what is timed includes drawing their
-first parameters.
+There are two problems: the perceptron for the Ising model (25 – width – 25, full batches, gradient descent) and the
+paper's convolutional network for FashionMNIST (batches of 64, Adam). The argument `width` is the width of the
+perceptron, or None for the convolutional network. Every way is a function of the number of members. Its time includes
+drawing the initial parameters.
 """
 
 from functools import lru_cache, partial
@@ -16,35 +16,35 @@ import optax
 
 from ntk_equiv import ensembles
 
-POINTS, SITES, RATE = 512, 25, 0.5
+SAMPLES, POSITIONS, RATE = 512, 25, 0.5
 IMAGES, BATCH, EPOCHS, ADAM_RATE = 1024, 64, 4, 1e-3
 STEPS = {128: 40, 512: 12, 2048: 4}
-# Compiled programs are found again by their optimizer, which has to be the same one then.
+# The trainer reuses a compiled program only for the same optimizer object.
 SGD, ADAM = optax.sgd(RATE), optax.adam(ADAM_RATE)
 
 
 def data(width: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and labels of a problem."""
+    """Return the inputs and labels of a problem."""
     rng = np.random.default_rng(0)
     if width is None:
         return rng.normal(size=(IMAGES, 28, 28, 1)).astype("float32"), rng.integers(0, 10, IMAGES).astype("int32")
-    x = rng.choice([-1.0, 1.0], size=(POINTS, SITES)).astype("float32")
+    x = rng.choice([-1.0, 1.0], size=(SAMPLES, POSITIONS)).astype("float32")
     return x, np.roll(x, 1, axis=1) * x
 
 
 @lru_cache
 def network(width: int | None) -> nn.Module:
-    """Our network for a problem."""
-    return ensembles.fashion_cnn() if width is None else ensembles.mlp((width,), SITES)
+    """Return our network for a problem."""
+    return ensembles.fashion_cnn() if width is None else ensembles.mlp((width,), POSITIONS)
 
 
 def ours(width: int | None, members: int):
-    """The trained parameters of all members."""
-    return trained(width, data(width), members).params
+    """Train with this library and return the parameters of all members."""
+    return train(width, data(width), members).params
 
 
-def trained(width: int | None, batch: tuple, members: int, **settings) -> ensembles.Run:
-    """Our training; of one batch, for so many steps, if settings say so."""
+def train(width: int | None, batch: tuple, members: int, **settings) -> ensembles.Run:
+    """Train with this library. `settings` may ask for a number of steps instead of the epochs of the problem."""
     key = jax.random.key(0)
     if width is None:
         settings = settings or {"epochs": EPOCHS, "batch_size": BATCH}
@@ -55,29 +55,29 @@ def trained(width: int | None, batch: tuple, members: int, **settings) -> ensemb
 
 
 def jitted_loop(width: int, members: int):
-    """A Python loop over members, of which each is one compiled program."""
-    return [_born_and_trained(width)(key) for key in jax.random.split(jax.random.key(0), members)]
+    """Train in a Python loop over members. The training of one member is one compiled program."""
+    return [_member_program(width)(key) for key in jax.random.split(jax.random.key(0), members)]
 
 
 def vmapped(width: int, members: int):
-    """All members in one compiled program."""
-    return _together(width)(jax.random.split(jax.random.key(0), members))
+    """Train all members in one compiled program."""
+    return _vmapped_program(width)(jax.random.split(jax.random.key(0), members))
 
 
 @lru_cache
-def _born_and_trained(width: int):
+def _member_program(width: int):
     x, y = map(jnp.asarray, data(width))
-    return jax.jit(lambda key: descended(width, network(width).init(key, x[:1]), x, y, STEPS[width]))
+    return jax.jit(lambda key: descend(width, network(width).init(key, x[:1]), x, y, STEPS[width]))
 
 
 @lru_cache
-def _together(width: int):
-    return jax.jit(jax.vmap(_born_and_trained(width)))
+def _vmapped_program(width: int):
+    return jax.jit(jax.vmap(_member_program(width)))
 
 
 @partial(jax.jit, static_argnames=("width", "steps"))
-def descended(width: int, params, x, y, steps: int):
-    """A perceptron after some steps of gradient descent."""
+def descend(width: int, params, x, y, steps: int):
+    """Return the parameters of a perceptron after some steps of gradient descent."""
     net = network(width)
 
     def step(_, params):
@@ -88,11 +88,11 @@ def descended(width: int, params, x, y, steps: int):
 
 
 class FlaxCNN(nn.Module):
-    """The paper's network from Flax's own layers."""
+    """The paper's network, made of Flax's own layers."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Its logits."""
+        """Return the logits."""
         for channels in (6, 16):
             x = nn.max_pool(nn.relu(nn.Conv(channels, (3, 3), padding="VALID")(x)), (2, 2), (2, 2))
         x = x.reshape(len(x), -1)
@@ -102,11 +102,11 @@ class FlaxCNN(nn.Module):
 
 
 def flax_loop(_width: None, members: int):
-    """A loop over members and steps, of which each step is compiled."""
+    """Train in a loop over members and steps. Each step is compiled."""
     x, y = map(jnp.asarray, data(None))
     found = []
     for key in jax.random.split(jax.random.key(0), members):
-        state = _flax_born(key)
+        state = _flax_init(key)
         for epoch in range(EPOCHS):
             order = jax.random.permutation(jax.random.fold_in(key, epoch), IMAGES)
             for start in range(0, IMAGES, BATCH):
@@ -117,14 +117,14 @@ def flax_loop(_width: None, members: int):
 
 
 @jax.jit
-def _flax_born(key):
+def _flax_init(key):
     params = FlaxCNN().init(key, jnp.ones((1, 28, 28, 1)))
     return params, ADAM.init(params)
 
 
 @jax.jit
 def flax_step(state: tuple, x, y) -> tuple:
-    """Parameters and moments after one step."""
+    """Return parameters and moments after one step."""
     params, moments = state
 
     def loss(params):

@@ -12,7 +12,7 @@ TITLES = {"train": "training pairs", "test": "test pairs", "ood": "out of distri
 
 
 def table(settings: Any, found: Any) -> str:
-    """The numbers of all three parts."""
+    """Format the numbers of all three parts."""
     blocks = (_adam_lines, _theory_lines, _descent_lines)
     return "\n\n".join("\n".join(block(settings, found)) for block in blocks)
 
@@ -42,8 +42,8 @@ def _adam_lines(settings: Any, found: Any) -> list[str]:
 def _theory_lines(settings: Any, found: Any) -> list[str]:
     lines = [
         f"Infinite ensembles (gradient flow, mean loss, t = {settings.t:g}, float64), {settings.pairs} pairs;",
-        f"the mean at {settings.orbits} points under {settings.turns} rotations, what members add to it at "
-        f"{settings.law_points} points under {settings.law_turns}",
+        f"the mean at {settings.orbits} samples under {settings.turns} rotations, what members add to it at "
+        f"{settings.law_samples} samples under {settings.law_turns}",
         "augmented by           validation  set    orbit MSE of the mean        of a member",
         "                       RMSE               under these   under SO(3)    under SO(3)",
     ]
@@ -82,7 +82,7 @@ def _descent_lines(settings: Any, found: Any) -> list[str]:
 
 
 def figures(settings: Any, found: Any) -> dict[str, Figure]:
-    """The figure of the paper, and those of theory."""
+    """Draw the figure of the paper, and those of theory."""
     return {
         "cross_product_adam": _adam_figure(settings, found),
         "cross_product_groups": _groups_figure(settings, found),
@@ -91,7 +91,7 @@ def figures(settings: Any, found: Any) -> dict[str, Figure]:
 
 
 def _adam_figure(settings: Any, found: Any) -> Figure:
-    """Orbit MSE against the size of the ensemble: members and ensembles above, ensembles alone below."""
+    """Draw the orbit MSE against the size of the ensemble: members and ensembles above, ensembles alone below."""
     fig, axes = plotting.panels(3, 2, sharex=True, width=3.0, height=2.4)
     sizes = powers(settings.members)
     for column, (name, title) in enumerate(TITLES.items()):
@@ -122,7 +122,7 @@ def _adam_figure(settings: Any, found: Any) -> Figure:
 
 
 def _groups_figure(settings: Any, found: Any) -> Figure:
-    """What is left under all rotations, for the groups that augment."""
+    """Draw the error under all rotations, for each augmentation group."""
     fig, (ax,) = plotting.panels(width=4.2, height=3.0)
     names = settings.augmentations
     orders = [f"{int(found[f'theory-{name}']['order'])}" for name in names]
@@ -139,7 +139,7 @@ def _groups_figure(settings: Any, found: Any) -> Figure:
 
 
 def _descent_figure(settings: Any, found: Any) -> Figure:
-    """Orbit MSE against the size of the ensemble, trained and predicted, under T and under all rotations."""
+    """Draw the trained and predicted orbit MSE against the size of the ensemble, under T and under all rotations."""
     fig, axes = plotting.panels(3, sharey=True, width=3.0, height=2.8)
     sizes, widest = powers(settings.descent_members), settings.descent_widths[-1]
     for ax, (name, title) in zip(axes, TITLES.items(), strict=True):

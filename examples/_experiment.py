@@ -1,14 +1,14 @@
-"""What all experiments have in common: a command line, results that outlive an interruption, figures drawn from them.
+"""The frame of all experiments: a command line, results that survive an interruption, and figures drawn from them.
 
-An experiment is four functions of its settings, which come in presets:
+An experiment has presets of settings, and four functions of these settings:
 
-    load(settings, data_dir)            the data; what is missing or damaged is the user's to put right
-    compute(settings, data, results)    the work, in parts: `results.part(name, function)` computes each but once
-    table(settings, found)              the numbers, as text
-    figures(settings, found)            the figures, by name
+    load(settings, data_dir)            return the data; errors tell the user what is missing or damaged
+    compute(settings, data, results)    do the work in parts; `results.part(name, function)` computes each part once
+    table(settings, found)              return the numbers as text
+    figures(settings, found)            return the figures by name
 
-`found[part][name]` are the arrays of all parts, read back from the files that `compute` left: figures are always drawn
-from what is stored, so that `--redraw` needs neither data nor training. The files are told of in `_results.py`.
+`found[part][name]` are the arrays of all parts, read back from the files that `compute` wrote. Figures are always
+drawn from stored results, so `--redraw` needs neither data nor training. `_results.py` describes the files.
 """
 
 import argparse
@@ -22,18 +22,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from _results import ABOUT, Arrays, Refused, Results, stored, whole
+from _results import ABOUT, Arrays, Refused, Results, load_results, write_atomically
 from matplotlib.figure import Figure
 
 from ntk_equiv import ensembles, plotting
 
-# What a shell expects: bad usage, and a program that was interrupted.
+# Exit codes by convention of the shell: bad usage, and an interrupted program.
 BAD_USAGE, INTERRUPTED = 2, 130
 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """An experiment: its name and description, its presets, and four functions; see the top of this file."""
+    """An experiment: its name and description, its presets, and the four functions described above."""
 
     name: str
     about: str
@@ -44,14 +44,14 @@ class Experiment:
     figures: Callable[[Any, Mapping[str, Arrays]], Mapping[str, Figure]]
 
     def main(self, arguments: list[str] | None = None) -> int:
-        """Do what the command line asks for; returns the exit code."""
-        asked = self._parsed(arguments)
-        with contextlib.suppress(RuntimeError):  # inside another program, which has decided already
+        """Do what the command line asks for, and return the exit code."""
+        asked = self._parse(arguments)
+        with contextlib.suppress(RuntimeError):  # another program has already started JAX
             ensembles.use_cores()
         folder = asked.results or Path("results") / f"{self.name}-{asked.preset}"
         try:
             if asked.redraw:
-                self._show(folder, *stored(folder, self.name, self.presets))
+                self._show(folder, *load_results(folder, self.name, self.presets))
                 return 0
             self._run(asked, folder)
         except KeyboardInterrupt:
@@ -60,7 +60,7 @@ class Experiment:
         except Refused as error:
             print(f"{self.name}: {error}", file=sys.stderr)
             return BAD_USAGE
-        except BrokenPipeError:  # whoever reads what is printed has seen enough; the files are all written
+        except BrokenPipeError:  # the reader of the output has closed it; all files are written by now
             with contextlib.suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:
@@ -81,17 +81,17 @@ class Experiment:
 
     def _show(self, folder: Path, settings: Any, found: Mapping[str, Arrays]) -> None:
         text = self.table(settings, found)
-        with whole(folder / "table.txt") as file:
+        with write_atomically(folder / "table.txt") as file:
             file.write(f"{text}\n".encode())
         with plotting.style():
             drawn = self.figures(settings, found).items()
             paths = [path for name, figure in drawn for path in plotting.save(figure, folder / name)]
-        # Printed last, and whatever the screen can show: a table holds signs that not every one knows.
+        # Some terminals cannot show all signs of a table, so replace these instead of failing.
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")
         print(text, *paths, sep="\n", flush=True)
 
-    def _parsed(self, arguments: list[str] | None) -> argparse.Namespace:
+    def _parse(self, arguments: list[str] | None) -> argparse.Namespace:
         kind = argparse.RawDescriptionHelpFormatter
         parser = argparse.ArgumentParser(
             f"python examples/{self.name}.py", description=self.about, formatter_class=kind
@@ -99,17 +99,17 @@ class Experiment:
         parser.add_argument("--preset", choices=list(self.presets), default="quick", help="sizes (default: quick)")
         parser.add_argument("--results", type=Path, help=f"folder (default: results/{self.name}-PRESET)")
         either = parser.add_mutually_exclusive_group()
-        either.add_argument("--redraw", action="store_true", help="table and figures again, from stored results")
-        either.add_argument("--restart", action="store_true", help="forget the results that are in the folder")
-        parser.add_argument("--data-dir", type=Path, help="where files of data lie (default: $NTK_EQUIV_DATA)")
-        parser.add_argument("--seed", type=_seed, default=0, help="of all that is random (default: 0)")
+        either.add_argument("--redraw", action="store_true", help="make table and figures again from stored results")
+        either.add_argument("--restart", action="store_true", help="delete the results in the folder and start again")
+        parser.add_argument("--data-dir", type=Path, help="folder of data files (default: $NTK_EQUIV_DATA)")
+        parser.add_argument("--seed", type=_seed, default=0, help="seed of all random numbers (default: 0)")
         parser.add_argument("--quiet", action="store_true", help="no progress bars")
         return parser.parse_args(arguments)
 
 
 @contextlib.contextmanager
 def double_precision() -> Iterator[None]:
-    """Theory in float64, in a program that trains in float32."""
+    """Switch float64 on for theory, in a program that trains in float32."""
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)
     try:

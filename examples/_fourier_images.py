@@ -1,17 +1,17 @@
-"""Images of low frequencies of which an ensemble is sure: inputs on which it does not always say the same.
+"""Images of low frequencies that an ensemble is sure of, so that its predictions differ from image to image.
 
     x(a, b) = Σ_ij z_ij β_i(a) β_j(b)      β = 1, √2 cos(2πka/H), √2 sin(2πka/H)      k = 1, …, (frequencies − 1)/2
 
-for each channel. These are the real images whose Fourier transform vanishes beyond the lowest frequencies, 5 × 5 of
-them in the paper: −2, …, 2 in either direction. The β are orthonormal under the mean over pixels, so the mean square of
-an image is Σ z² / channels. They are smooth, and survive interpolation.
+for each channel. These are the real images whose Fourier transform vanishes beyond the lowest frequencies. The paper
+has 5 × 5 of them: −2, …, 2 in both directions. The β are orthonormal under the mean over pixels, so the mean square
+of an image is Σ z² / channels. The images are smooth and survive interpolation.
 
-The coefficients z are moved by Adam until the ensemble has the confidence p that is wanted in a given class,
+Adam changes the coefficients z until the ensemble has the wanted confidence p in a given class,
 
     p(x) = softmax of (1/M) Σ_m f_m(x),
 
-its mean being that of the logits, as in the theory. An image that has it stays as it is; one that never gets there
-stays as it is after the last step, and is counted.
+where the mean is over logits, as in the theory. An image with this confidence is not changed any more. An image that
+never reaches it stays as it is after the last step, and is counted.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 
 
 def waves(side, frequencies=5):
-    """The functions β on a grid of so many pixels, [side, frequencies]."""
+    """Return the functions β on a grid of `side` pixels, [side, frequencies]."""
     if frequencies % 2 == 0 or frequencies > side:
         raise ValueError(f"frequencies must be odd and at most the {side} pixels of a side, got {frequencies}")
     angles = 2 * np.pi * np.outer(np.arange(side), np.arange(1, frequencies // 2 + 1)) / side
@@ -33,21 +33,21 @@ def waves(side, frequencies=5):
 
 
 def images_of(coefficients, side):
-    """Images [n, side, side, channels] with coefficients [n, frequencies, frequencies, channels]."""
+    """Return images [n, side, side, channels] from coefficients [n, frequencies, frequencies, channels]."""
     beta = jnp.asarray(waves(side, coefficients.shape[1]), coefficients.dtype)
     return jnp.einsum("ai,nijc,bj->nabc", beta, coefficients, beta)
 
 
 def normalized_coefficients(key, count, channels, frequencies=5):
-    """The coefficients of random images, each with mean 0 and mean square 1 over all its pixels and channels."""
+    """Return coefficients of random images with mean 0 and mean square 1 over all pixels and channels."""
     z = jax.random.normal(key, (count, frequencies, frequencies, channels))
     z = z.at[:, 0, 0].add(-jnp.mean(z[:, 0, 0], axis=-1, keepdims=True))
     return z * jnp.sqrt(channels / jnp.sum(z**2, axis=(1, 2, 3), keepdims=True))
 
 
 def mean_logits(model, params, x):
-    """The mean over members of their outputs, one member after the other, [n, classes]."""
-    # What the gradient needs is computed again for each member, rather than kept for all of them.
+    """Return the mean output over members, [n, classes], computed one member after the other."""
+    # Recompute activations for the gradient of each member, instead of keeping those of all members.
     member = jax.checkpoint(model.apply)
 
     def add(total, one):
@@ -59,18 +59,18 @@ def mean_logits(model, params, x):
 
 
 def confident_images(run, classes, key, /, *, side, channels, confidence, rate, steps, batch):
-    """Images of which an ensemble is sure that they are of the given classes.
+    """Make images that an ensemble confidently assigns to the given classes.
 
     Args:
         run: the ensemble.
-        classes: what the images are to be taken for, [n].
-        key: for the images to begin with.
-        side: pixels of a side.
-        channels: of the images.
-        confidence: the probability that is wanted, below 1.
-        rate: of Adam, on the coefficients.
-        steps: after which it is given up.
-        batch: images at a time on each device.
+        classes: the wanted classes of the images, [n].
+        key: random key for the initial images.
+        side: pixels per side.
+        channels: number of channels.
+        confidence: the wanted probability, below 1.
+        rate: learning rate of Adam on the coefficients.
+        steps: the largest number of steps.
+        batch: images per device at a time.
 
     Returns:
         `coefficients` [n, 5, 5, channels], `classes`, `confidence` and `steps` taken [n], and whether the confidence
@@ -78,12 +78,12 @@ def confident_images(run, classes, key, /, *, side, channels, confidence, rate, 
     """
     classes, devices = np.asarray(classes, np.int32), jax.devices()
     n = len(classes)
-    # Images do not know of each other: each device takes its share, in batches that are filled up with copies.
+    # Images are independent: each device takes its share, in batches that are filled up with copies.
     per_device = -(-n // (len(devices) * batch)) * batch
     chosen = np.arange(per_device * len(devices)) % n
     z = normalized_coefficients(key, n, channels)[chosen]
     settings = (side, float(np.log(confidence)), rate, steps, batch)
-    found = _moved(run.model, Mesh(np.array(devices), ("images",)), settings, run.params, z, classes[chosen])
+    found = _move(run.model, Mesh(np.array(devices), ("images",)), settings, run.params, z, classes[chosen])
     z, log_p, taken = (np.asarray(part)[:n] for part in found)
     reached = log_p >= settings[1]
     return {
@@ -96,12 +96,12 @@ def confident_images(run, classes, key, /, *, side, channels, confidence, rate, 
 
 
 @partial(jax.jit, static_argnames=("model", "mesh", "settings"))
-def _moved(model, mesh, settings, params, z, classes):
+def _move(model, mesh, settings, params, z, classes):
     *_, batch = settings
 
     def local(params, z, classes):
         parts = z.reshape(-1, batch, *z.shape[1:]), classes.reshape(-1, batch)
-        found = jax.lax.map(lambda part: _moved_batch(model, settings, params, *part), parts)
+        found = jax.lax.map(lambda part: _move_batch(model, settings, params, *part), parts)
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
 
     split = P("images")
@@ -110,8 +110,8 @@ def _moved(model, mesh, settings, params, z, classes):
     )
 
 
-def _moved_batch(model, settings, params, z, classes):
-    """Coefficients, the logarithm of the confidence and the steps taken, of images that are moved together."""
+def _move_batch(model, settings, params, z, classes):
+    """Return coefficients, log confidence and number of steps for one batch of images."""
     side, wanted, rate, steps, _ = settings
     adam = optax.adam(rate)
 
@@ -128,7 +128,7 @@ def _moved_batch(model, settings, params, z, classes):
         z, state, _, taken, step = carry
         (_, log_p), gradient = jax.value_and_grad(loss, has_aux=True)(z)
         updates, state = adam.update(gradient, state, z)
-        # Looked at once more after the last step, without another.
+        # After the last step the confidence is computed once more, without a further step.
         moving = (log_p < wanted) & (step < steps)
         z = jnp.where(moving[:, None, None, None], z + updates, z)
         return z, state, log_p, taken + moving, step + 1
@@ -140,16 +140,16 @@ def _moved_batch(model, settings, params, z, classes):
 
 
 def turning_loss(x, rep, element, /):
-    """How much a turn and then the turn back change images, relative to their root mean square: [n].
+    """Return how much a turn and the turn back change images, relative to their root mean square, [n].
 
-    Within the disc that no turn moves out of the image: what turns cut off is not counted, what interpolation
-    smooths is.
+    Only the disc that stays inside the image under all turns counts. So the loss by interpolation counts, and the
+    loss of the corners does not.
     """
     back = int(np.asarray(rep.group.inverse)[element])
     there = rep(element, x)
     side = x.shape[1]
     axis = np.arange(side) - (side - 1) / 2
-    # A pixel less, because the values at its rim are interpolated with what lies outside.
+    # One pixel less, because values at the rim are interpolated with values outside.
     inside = jnp.asarray(np.hypot(*np.meshgrid(axis, axis)) <= side / 2 - 2)[None, :, :, None]
     change = jnp.where(inside, rep(back, there) - x, 0)
     return jnp.sqrt(jnp.sum(change**2, (1, 2, 3)) / jnp.sum(jnp.where(inside, x, 0) ** 2, (1, 2, 3)))

@@ -1,21 +1,21 @@
-"""Networks that know about rotations of pictures by 360/k degrees, and one that does not, of about the same size.
+"""Networks that respect rotations of images by 360/k degrees, and one of about the same size that does not.
 
-Regular features of C_k are functions f(h, s) of an orientation h and a place s. A rotation by g moves places and shifts
-orientations, f(h - g, s'). Layers that respect this are correlations with a filter and its rotated copies,
+Regular features of C_k are functions f(h, s) of an orientation h and a position s. A rotation by g moves positions
+and shifts orientations, f(h - g, s'). Layers that respect this are correlations with a filter and its rotated copies,
 
     lifting    f(g, s) = sum_o x(s + o) F(R_g^-1 o)
     regular    f(g, s) = sum_h sum_o f(h, s + o) F(h - g, R_g^-1 o)
 
-As in E2CNN, filters are made of circular harmonics, cos(m phi) and sin(m phi) on rings of Gaussian profile, so that
-they are rotated by any angle without interpolation. On the square grid of pixels that is exact for quarter turns and
-close for others. `rings` keeps m below what a ring can resolve.
+As in E2CNN, filters consist of circular harmonics, cos(m phi) and sin(m phi), on rings of Gaussian profile. So they
+can be rotated by any angle without interpolation. On the square grid of pixels this is exact for quarter turns and
+close to exact for other angles. `rings` keeps m below what a ring can resolve.
 
-    `GroupCNN`       lifting, regular and regular again, down to a single place; a maximum over orientations; dense
-    `Canonicalised`  a small network of this kind finds the orientation, the picture is turned back, and an ordinary
+    `GroupCNN`       lifting, regular and regular again, down to one position; a maximum over orientations; dense
+    `Canonicalised`  a small network of this kind finds the orientation, the image is rotated back, and an ordinary
                      network classifies it (Kaba et al., Equivariance with Learned Canonicalization Functions, 2023)
     `WideCNN`        the paper's network with all widths multiplied
 
-Grids must stay even until they are pooled, so that quarter turns are exact: 28 - 14 - 7, or 12 - 6 - 3.
+Grids must have even sides until they are pooled, so that quarter turns are exact: 28 - 14 - 7, or 12 - 6 - 3.
 """
 
 from functools import partial
@@ -24,9 +24,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _rotated_images import turning
+from _rotated_images import rotations
 
-# The convolution and pooling of the library's own networks: on CPUs several times faster than those of Flax.
+# On CPUs these are several times as fast as the convolution and pooling of Flax.
 from ntk_equiv._convolution import convolve, max_pool
 
 FILTER = 5
@@ -41,13 +41,13 @@ class WideCNN(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        """The logits [n, outputs]."""
+        """Return the logits [n, outputs]."""
         for channels in (self.scaled(6), self.scaled(16)):
             x = max_pool(nn.relu(Conv(channels)(x)), (2, 2))
         return dense(x.reshape(len(x), -1), (self.scaled(120), self.scaled(84), self.outputs))
 
     def scaled(self, width):
-        """A width of the paper's network, multiplied."""
+        """Multiply a width of the paper's network."""
         return max(1, round(width * self.percent / 100))
 
 
@@ -58,14 +58,14 @@ class Conv(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        """Pictures [n, H - 2, W - 2, features]."""
+        """Return features [n, H - 2, W - 2, features]."""
         filters = self.param("filters", nn.initializers.lecun_normal(), (3, 3, x.shape[-1], self.features), x.dtype)
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), x.dtype)
         return convolve(x, filters, (1, 1)) + bias.reshape(1, 1, 1, -1)
 
 
 class GroupCNN(nn.Module):
-    """A network that is invariant under C_k; `channels` are counted over all orientations."""
+    """A network that is invariant under C_k. `channels` counts the channels of all orientations."""
 
     order: int
     channels: tuple[int, int, int]
@@ -74,7 +74,7 @@ class GroupCNN(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        """The logits [n, outputs]."""
+        """Return the logits [n, outputs]."""
         first, second, third = (fields(channels, self.order) for channels in self.channels)
         x = inside_disc(x)
         x = smooth_pool(nn.relu(GroupConv(self.order, first, lifting=True)(x)))
@@ -85,7 +85,7 @@ class GroupCNN(nn.Module):
 
 
 class Canonicalised(nn.Module):
-    """A network that finds the orientation of a picture, and one that classifies it after it was turned back."""
+    """A network that finds the orientation of an image, and one that classifies it after it is rotated back."""
 
     order: int
     channels: tuple[int, int]
@@ -94,20 +94,20 @@ class Canonicalised(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        """The logits [n, outputs]."""
+        """Return the logits [n, outputs]."""
         scores = Orientation(self.order, self.channels)(x)
-        return WideCNN(self.percent, self.outputs)(turned_back(turning(self.order), jax.nn.softmax(scores), x))
+        return WideCNN(self.percent, self.outputs)(turn_back(rotations(self.order), jax.nn.softmax(scores), x))
 
 
 class Orientation(nn.Module):
-    """Scores of the orientations of a picture: they shift when it is turned."""
+    """Scores of the orientations of an image. They shift when the image is rotated."""
 
     order: int
     channels: tuple[int, int]
 
     @nn.compact
     def __call__(self, x):
-        """The scores [n, order]."""
+        """Return the scores [n, order]."""
         first, second = (fields(channels, self.order) for channels in self.channels)
         x = smooth_pool(nn.relu(GroupConv(self.order, first, lifting=True)(inside_disc(x))))
         x = GroupConv(self.order, second)(x)
@@ -115,7 +115,7 @@ class Orientation(nn.Module):
 
 
 class GroupConv(nn.Module):
-    """A convolution that respects C_k, from pictures (lifting) or regular features to regular features.
+    """A convolution that respects C_k, from images (lifting) or regular features to regular features.
 
     Channels are [orientation, field] in row-major order.
     """
@@ -128,7 +128,7 @@ class GroupConv(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        """Features [n, H, W, order * features]; [n, 1, 1, ...] if not padded and of the size of the filter."""
+        """Return features [n, H, W, order * features], or [n, 1, 1, ...] if the filter covers the image."""
         k, turns = self.order, 1 if self.lifting else self.order
         basis = harmonics(k, self.size).astype(x.dtype)
         inputs, count = x.shape[-1] // turns, basis.shape[-1]
@@ -146,7 +146,7 @@ class GroupConv(nn.Module):
 
 
 def harmonics(order, size):
-    """Circular harmonics on a grid of odd side `size`, turned by each element of C_k, [order, size * size, count]."""
+    """Return circular harmonics on a grid of odd side `size`, rotated by each element of C_k, [order, size², count]."""
     axis = np.arange(size) - (size - 1) / 2
     right, down = np.meshgrid(axis, axis)
     radius, angle = np.hypot(right, down).ravel(), np.arctan2(-down, right).ravel()
@@ -154,7 +154,7 @@ def harmonics(order, size):
     columns = []
     for ring, frequencies in rings(size):
         profile = np.exp(-((radius - ring) ** 2) / (2 * RING_WIDTH**2))[None]
-        profile = profile * (radius > 0) if ring else profile  # in the middle there is no angle
+        profile = profile * (radius > 0) if ring else profile  # the centre has no angle
         for m in range(frequencies + 1):
             waves = (np.cos, np.sin) if m else (np.cos,)
             columns += [profile * wave(m * turned) for wave in waves]
@@ -163,19 +163,20 @@ def harmonics(order, size):
 
 
 def rings(size):
-    """Radii of the rings of a filter, and the highest angular frequency on each.
+    """Return the radii of the rings of a filter, and the highest angular frequency on each.
 
-    A ring can hold frequencies up to twice its radius in pixels, the outermost one, cut off by the edge, up to two.
+    A ring can hold frequencies up to twice its radius in pixels. The outermost ring is cut off by the edge and can hold
+    frequencies up to two.
     """
     outer = size // 2
     return [(radius, 2 * radius if radius < outer else min(2 * radius, 2)) for radius in range(outer + 1)]
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def turned_back(rep, probabilities, x):
-    """Pictures turned back from their most probable orientation; for gradients, from all of them on average.
+def turn_back(rep, probabilities, x):
+    """Rotate images back from their most probable orientation. Gradients use the mean over all orientations.
 
-    This is the straight-through estimator: values are those of the maximum, derivatives those of the mean
+    This is the straight-through estimator: the value is that of the maximum, the derivative is that of the mean
 
         sum_g p(g) rho(g)^-1 x.
 
@@ -185,34 +186,34 @@ def turned_back(rep, probabilities, x):
     return jax.vmap(rep)(inverse[jnp.argmax(probabilities, -1)], x)
 
 
-@turned_back.defjvp
+@turn_back.defjvp
 def _straight_through(rep, primals, tangents):
     probabilities, x = primals
     every = rep.orbit(x, rep.group.inverse)
-    return turned_back(rep, probabilities, x), jnp.einsum("ng,gnhwc->nhwc", tangents[0], every)
+    return turn_back(rep, probabilities, x), jnp.einsum("ng,gnhwc->nhwc", tangents[0], every)
 
 
 def dense(x, widths):
-    """Dense layers of these widths, with ReLU between them; to be called inside of a module."""
+    """Apply dense layers of these widths, with ReLU between them. Call this inside a module."""
     for number, width in enumerate(widths):
         x = nn.Dense(width, param_dtype=x.dtype)(nn.relu(x) if number else x)
     return x
 
 
 def fields(channels, order):
-    """How many regular fields so many channels are: one at least."""
+    """Return how many regular fields fit into so many channels, at least one."""
     return max(1, channels // order)
 
 
 def inside_disc(x):
-    """Pictures without their corners, which rotations lose."""
+    """Set the corners of images to zero, because rotations lose them."""
     axis = np.arange(x.shape[1]) - (x.shape[1] - 1) / 2
     disc = np.hypot(*np.meshgrid(axis, axis)) <= x.shape[1] / 2
     return x * jnp.asarray(disc, x.dtype)[None, :, :, None]
 
 
 def smooth_pool(x):
-    """Half as many pixels each way, after smoothing, without which turns by 45 degrees are respected less."""
+    """Halve the pixels per side after smoothing, which makes the network respect rotations by 45 degrees better."""
     weights = (0.125, 0.375, 0.375, 0.125)
     x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     for axis in (1, 2):
@@ -222,16 +223,16 @@ def smooth_pool(x):
     return x
 
 
-def parameters(module, shape):
-    """How many parameters a network for pictures of this shape (H, W, C) has."""
+def count_parameters(module, shape):
+    """Return the number of parameters of a network for images of this shape (H, W, C)."""
     found = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, *shape), jnp.float32))
     return sum(leaf.size for leaf in jax.tree.leaves(found))
 
 
-def matched(build, target, shape, /, *, largest=10_000):
-    """The network `build(width)` whose number of parameters comes closest to `target`."""
+def match_parameters(build, target, shape, /, *, largest=10_000):
+    """Return the network `build(width)` whose number of parameters is closest to `target`."""
     low, high = 1, largest
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if parameters(build(middle), shape) <= target else (low, middle)
-    return build(min((low, high), key=lambda width: abs(parameters(build(width), shape) - target)))
+        low, high = (middle, high) if count_parameters(build(middle), shape) <= target else (low, middle)
+    return build(min((low, high), key=lambda width: abs(count_parameters(build(width), shape) - target)))

@@ -1,12 +1,13 @@
-"""Small molecules made up at random: chains, rings and branched ones, with charges, bonds and a dipole moment.
+"""Random small molecules: chains, rings and branched ones, with charges, bonds and a dipole moment.
 
-Atoms are bonded if they are close, |r_i − r_j| < 1.3, where neighbours are one unit of length apart. Charges add up to
-zero and flow along the bonds, q' = q − κ L q with the Laplacian L of the molecule, and the dipole moment is
+Neighbouring atoms are one unit of length apart. Atoms are bonded if |r_i − r_j| < 1.3. Charges add up to zero and
+flow along the bonds, q' = q − κ L q with the Laplacian L of the molecule. The dipole moment is
 
     μ = Σ_i q'_i r_i
 
-which turns with the positions, while charges and bonds stay as they are. A network sees it as a graph: an atom is
-(r_i, q_i) ∈ ℝ⁴ with r_i from the centre of the molecule, and neighbours are summed with D^(−½)(A + 1)D^(−½).
+It rotates with the positions, while charges and bonds do not change. A network sees the molecule as a graph: an atom
+is (r_i, q_i) ∈ ℝ⁴ with r_i relative to the centre of the molecule, and neighbours are summed with D^(−½)(A +
+1)D^(−½).
 """
 
 import dataclasses
@@ -28,7 +29,7 @@ class Molecules:
 
 
 def molecules(rng: np.random.Generator, count: int, kinds: tuple[str, ...], atoms: int) -> Molecules:
-    """Molecules of each of the kinds "chain", "ring", "branched" in turn."""
+    """Draw molecules of the given kinds ("chain", "ring", "branched") in turn."""
     makers = {"chain": _chain, "ring": _ring, "branched": _branched}
     positions = np.stack([makers[kinds[i % len(kinds)]](rng, atoms) for i in range(count)])
     positions -= positions.mean(axis=1, keepdims=True)
@@ -42,7 +43,7 @@ def molecules(rng: np.random.Generator, count: int, kinds: tuple[str, ...], atom
 
 
 def dipoles(positions: np.ndarray, charges: np.ndarray) -> np.ndarray:
-    """Dipole moments [n, 3] after charges [n, atoms] have flown along the bonds."""
+    """Return the dipole moments [n, 3] after charges [n, atoms] have flowed along the bonds."""
     bonds = _bonds(positions)
     flown = charges - FLOW * (bonds.sum(axis=2) * charges - np.einsum("nij,nj->ni", bonds, charges))
     return np.einsum("ni,nik->nk", flown, positions)
@@ -54,7 +55,7 @@ def _bonds(positions: np.ndarray) -> np.ndarray:
 
 
 def _chain(rng: np.random.Generator, atoms: int) -> np.ndarray:
-    """Unit steps that keep their direction more or less."""
+    """Walk in unit steps that roughly keep their direction."""
     steps, direction = [np.zeros(3)], _unit(rng)
     for _ in range(atoms - 1):
         direction = direction + 0.8 * _unit(rng)
@@ -64,14 +65,14 @@ def _chain(rng: np.random.Generator, atoms: int) -> np.ndarray:
 
 
 def _ring(rng: np.random.Generator, atoms: int) -> np.ndarray:
-    """A regular polygon with sides of length 1, a little bent and turned at random."""
+    """Place atoms on a regular polygon with sides of length 1, slightly bent and randomly rotated."""
     angles = 2 * np.pi * np.arange(atoms) / atoms
     polygon = np.stack([np.cos(angles), np.sin(angles), 0 * angles], axis=1) / (2 * np.sin(np.pi / atoms))
     return (polygon + 0.1 * rng.standard_normal((atoms, 3))) @ _turn(rng).T
 
 
 def _branched(rng: np.random.Generator, atoms: int) -> np.ndarray:
-    """Three arms from one atom, which grow in turn."""
+    """Grow three arms from one atom, in turn."""
     arms = [np.array(arm, float) for arm in ((1, 0, 0), (-0.5, 0.87, 0), (-0.5, -0.87, 0))]
     positions = [np.zeros(3)] + [arms[i % 3] * (1 + i // 3) + 0.1 * rng.standard_normal(3) for i in range(atoms - 1)]
     return np.array(positions) @ _turn(rng).T
@@ -83,5 +84,5 @@ def _unit(rng: np.random.Generator) -> np.ndarray:
 
 
 def _turn(rng: np.random.Generator) -> np.ndarray:
-    """A rotation from the Haar measure."""
+    """Draw a rotation from the Haar measure."""
     return Rotation.from_quat(rng.standard_normal(4)).as_matrix()

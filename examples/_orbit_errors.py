@@ -1,16 +1,16 @@
-"""How equivariant ensembles of any size are, from their members, and from theory.
+"""How equivariant ensembles of any size are, measured from their members and predicted by theory.
 
-The equivariance error of member m, D_m(g, x) = f_m(ρ_X(g)x) − ρ_Y(g)f_m(x), enters all mean squares through
+The equivariance error of member m is D_m(g, x) = f_m(ρ_X(g)x) − ρ_Y(g)f_m(x). All mean squares follow from
 
-    P_mm' = mean of D_m(g, x) D_m'(g, x) over elements, points and channels        `products`
+    P_mm' = mean of D_m(g, x) D_m'(g, x) over elements, samples and channels        `products`
 
-The orbit MSE of a member is on its diagonal, that of the ensemble of some members is the mean of P over these rows and
-columns. In expectation it is
+The diagonal of P has the orbit MSE of each member. The orbit MSE of an ensemble is the mean of P over the rows and
+columns of its members. Its expected value is
 
     b + v/M,        b = mean P_mm' (m ≠ m'),        v = mean P_mm − b               `parts`
 
-with the squared error b of the infinite ensemble and the variance v of the error of a member. Theory knows both before
-anything is trained (`predicted_parts`).
+where b is the squared error of the infinite ensemble and v is the variance of the error of one member. Theory knows
+both before anything is trained (`predicted_parts`).
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from ntk_equiv.reps import Representation
 
 
 def with_orbit(x: Any, rep_x: Representation, elements: Any) -> Any:
-    """Points and all their images, [(1 + elements) · n, ...]: first x itself; all of a finite group if None."""
+    """Return samples and their images, [(1 + elements) · n, ...], x itself first. None means the whole finite group."""
     moved = rep_x.orbit(x, elements)
 
     def joined(one: jax.Array, many: jax.Array) -> jax.Array:
@@ -35,13 +35,13 @@ def with_orbit(x: Any, rep_x: Representation, elements: Any) -> Any:
 
 
 def products(errors: Any) -> jax.Array:
-    """P of errors [members, ...]."""
+    """Return P of errors [members, ...]."""
     rows = jnp.asarray(errors).reshape(len(errors), -1)
     return jnp.matmul(rows, rows.T, precision=jax.lax.Precision.HIGHEST) / rows.shape[1]
 
 
 def orbit_products(rep_y: Representation, elements: Any) -> Callable[[Any], jax.Array]:
-    """The function that makes P of the predictions [members, (1 + elements) · n, channels] at `with_orbit`."""
+    """Return a function from predictions [members, (1 + elements) · n, channels] at `with_orbit` to P."""
 
     def of_predictions(predictions: Any) -> jax.Array:
         members, channels = len(predictions), predictions.shape[-1]
@@ -54,14 +54,14 @@ def orbit_products(rep_y: Representation, elements: Any) -> Callable[[Any], jax.
 
 
 def parts(P: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(b + v, v, b), estimated without bias from at least 3 members, and their standard errors."""
+    """Return unbiased estimates of (b + v, v, b) from at least 3 members, and their standard errors."""
     return _parts(P), _standard_errors(P, _parts)
 
 
 def of_ensembles(P: np.ndarray, sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The orbit MSE of ensembles of each size M, and its standard error.
+    """Return the orbit MSE of ensembles of each size M, and its standard error.
 
-    The mean over all ensembles that can be made of the members, which is b + v/M with b and v of `parts`.
+    It is the mean over all ensembles that can be formed from the members, b + v/M with b and v of `parts`.
     """
 
     def expected(P: np.ndarray) -> np.ndarray:
@@ -71,7 +71,7 @@ def of_ensembles(P: np.ndarray, sizes: Sequence[int]) -> tuple[np.ndarray, np.nd
 
 
 def expected_of_ensembles(found: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """What is expected for each size M, b + v/M, from the parts (b + v, v, b)."""
+    """Return the expected value b + v/M for each size M, from the parts (b + v, v, b)."""
     _, v, b = found
     return b + v / np.asarray(sizes)
 
@@ -83,18 +83,18 @@ def _parts(P: np.ndarray) -> np.ndarray:
 
 
 def _standard_errors(P: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """By the jackknife: each member is left out once. Somewhat too large for what would vanish without chance."""
+    """Return jackknife errors: each member is left out once. They are slightly too large for a b that is exactly 0."""
     left_out = np.array([statistic(np.delete(np.delete(P, m, 0), m, 1)) for m in range(len(P))])
     return np.sqrt((len(P) - 1) * left_out.var(axis=0))
 
 
 def predicted_parts(law: bounds.OrbitDeviation) -> np.ndarray:
-    """(b + v, v, b) as theory has them."""
+    """Return (b + v, v, b) as the theory predicts them."""
     v = np.einsum("ngii->ngi", law.covariance(1)).mean()
     b = np.mean(law.bias**2)
     return np.array([b + v, v, b])
 
 
 def powers(members: int) -> tuple[int, ...]:
-    """Sizes of ensembles, 1, 2, 4, … and all members."""
+    """Return ensemble sizes 1, 2, 4, … up to all members."""
     return (*(2**i for i in range(max(members - 1, 0).bit_length())), members)

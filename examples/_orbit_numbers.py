@@ -1,10 +1,10 @@
-"""What is kept of predictions on orbits along training: a few numbers, however large these are.
+"""Summaries of predictions on orbits along training, in a few numbers.
 
-Ensembles of different sizes are the first members of the largest, and average logits. At each record this is one row:
-for each size a number of the ensemble and its standard error over images, then the number of each member.
+Ensembles of different sizes are the first members of the largest one, and average logits. Each record is one row: for
+each size a number of the ensemble and its standard error over images, then the number of each member.
 
-(In `_orbit_training.py` ensembles of one size share no member, and there are as many as there are members for. Here
-images out of distribution are made for the first members, so that no others can be asked.)
+(In `_orbit_training.py` ensembles of one size are disjoint, and there are as many as the members allow. Here the
+images out of distribution are made for the first members, so no other ensembles can be used.)
 """
 
 import jax
@@ -14,8 +14,8 @@ from _slices import CLASSES
 from ntk_equiv import metrics
 
 
-def tried(order, sizes):
-    """What is kept of logits [members, order * n, classes] on orbits, for `record=`; see `numbers`."""
+def orbit_summary(order, sizes):
+    """Return a function for `record=` that summarises logits [members, order * n, classes] on orbits; see `numbers`."""
 
     @jax.jit
     def kept(logits):
@@ -26,9 +26,9 @@ def tried(order, sizes):
     return kept
 
 
-def validated(order, sizes, labels):
-    """The same for images whose classes are known, followed by the accuracy on those that are not turned."""
-    invariance = tried(order, sizes)
+def validation_summary(order, sizes, labels):
+    """Return the same for images with known classes, followed by the accuracy on images that are not rotated."""
+    invariance = orbit_summary(order, sizes)
 
     def right(p):
         return (jnp.argmax(p, -1) == labels).astype(p.dtype)
@@ -44,12 +44,12 @@ def validated(order, sizes, labels):
 
 
 def numbers(pairs, members):
-    """Pairs (of ensembles, and its standard error over images), one for each size, and numbers of all members."""
+    """Join the pairs (ensemble, standard error over images) of all sizes, and the numbers of all members."""
     return jnp.concatenate([jnp.array(pairs).ravel(), members])
 
 
 def curves(settings, part, name, size):
-    """Of ensembles of this size along training [k], its standard error [k], and of their members [k, size]."""
+    """Return the curve of ensembles of this size [k], its standard error [k], and curves of their members [k, size]."""
     sizes, rows = ([size] if "ood" in name else list(settings.sizes)), part[name]
     place = 2 * sizes.index(size)
     return rows[:, place], rows[:, place + 1], rows[:, 2 * len(sizes) :][:, :size]

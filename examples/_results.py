@@ -1,13 +1,13 @@
-"""Results that outlive an interruption: a folder, with a file for each part of the work that is finished.
+"""Results that survive an interruption: a folder with one file for each finished part of the work.
 
     results/ising-quick/
-        about.json          settings, versions, machine, and how long each part took (since it was last begun)
-        <part>.npz          what a part returned; one that is there is complete
-        checkpoints/        of parts that are under way
+        about.json          settings, versions, machine, and how long each part took (since it was last started)
+        <part>.npz          what a part returned; if the file exists, it is complete
+        checkpoints/        of parts that are being computed
         table.txt  *.pdf  *.png
 
-Files are written beside their final place and then renamed. So a program may be interrupted or killed at any moment, or
-find the disk full: what is finished stays, and the same command goes on from there.
+Each file is written under another name and then renamed. So a program may be interrupted or killed at any moment, or
+the disk may be full: finished parts stay, and the same command continues from there.
 """
 
 import contextlib
@@ -35,24 +35,24 @@ ABOUT, WRITING = "about.json", ".writing"
 
 
 class Refused(Exception):
-    """Something that the user has to put right; shown without a traceback."""
+    """An error that the user can fix; shown without a traceback."""
 
 
 class Found(dict[str, Arrays]):
-    """The arrays of all parts that are finished; asking for another one is the user's to put right."""
+    """The arrays of all finished parts. Asking for another part raises `Refused`."""
 
     def __missing__(self, part: str) -> Arrays:
         raise Refused(f"part {part} is not finished. Run it without --redraw, and it goes on where it stopped.")
 
 
 class Results:
-    """A folder of results, one file for each part that is finished."""
+    """A folder of results, with one file for each finished part."""
 
     def __init__(self, folder: Path, name: str, preset: str, settings: Any, *, restart: bool, progress: bool) -> None:
         self.folder, self.progress = folder, progress
         self.found = Found()
         if restart:
-            forget(folder, name)
+            clear(folder, name)
         asked = {"experiment": name, "preset": preset, "settings": _plain(settings)}
         if _holds_something(folder):
             self.about = _read_about(folder)
@@ -69,15 +69,15 @@ class Results:
             self._write_about()
 
     def part(self, name: str, function: Callable[..., Arrays], /, *arguments: Any) -> Arrays:
-        """What `function(*arguments)` returns, a dictionary of arrays: computed once, then read from its file."""
+        """Return the dictionary of arrays `function(*arguments)`, computed once and then read from its file."""
         path = self.folder / f"{name}.npz"
         if not path.exists():
             start = time.perf_counter()
             arrays = {key: np.asarray(value) for key, value in function(*arguments).items()}
             self.about["seconds"][name] = round(time.perf_counter() - start, 1)
-            packed = io.BytesIO()  # NumPy does not close an archive that it could not write to the end
+            packed = io.BytesIO()  # NumPy leaves an archive open if writing it fails
             np.savez_compressed(packed, **arrays)
-            with whole(path) as file:
+            with write_atomically(path) as file:
                 file.write(packed.getbuffer())
             self._write_about()
         shutil.rmtree(self.checkpoint(name), ignore_errors=True)
@@ -85,18 +85,18 @@ class Results:
         return self.found[name]
 
     def checkpoint(self, name: str, /) -> Path:
-        """The folder for checkpoints of a part that trains, which are dropped once it is finished."""
+        """Return the folder for checkpoints of a part that trains. It is removed when the part is finished."""
         return self.folder / "checkpoints" / name
 
     def train(self, name: str, module: Any, data: Any, /, **settings: Any) -> ensembles.Run:
-        """`ensembles.train` with a bar and checkpoints, from which an interrupted run goes on."""
+        """Call `ensembles.train` with a progress bar, and with checkpoints to continue after an interruption."""
         folder = self.checkpoint(name)
         if self.progress:
             print(f"training {name}", file=sys.stderr)
         return ensembles.train(module, data, checkpoint=folder, resume=True, progress=self.progress, **settings)
 
     def _write_about(self) -> None:
-        with whole(self.folder / ABOUT) as file:
+        with write_atomically(self.folder / ABOUT) as file:
             file.write(json.dumps(self.about, indent=2).encode())
 
     def _note_versions(self) -> None:
@@ -106,12 +106,12 @@ class Results:
             print(f"note: {self.folder} was begun with other versions: {'; '.join(changed)}", file=sys.stderr)
 
 
-def stored(folder: Path, name: str, presets: Mapping[str, Any]) -> tuple[Any, Found]:
-    """Settings and arrays of a folder of results."""
+def load_results(folder: Path, name: str, presets: Mapping[str, Any]) -> tuple[Any, Found]:
+    """Return the settings and arrays in a folder of results."""
     about = _read_about(folder)
     if about["experiment"] != name:
         raise Refused(f"{folder} holds results of {about['experiment']}, not of {name}. Name another with --results.")
-    # Not those that about.json lists: a part may have been finished a moment before the program was killed.
+    # List the files, not about.json: a part may have finished just before the program was killed.
     found = Found({path.stem: _read(path) for path in sorted(folder.glob("*.npz"))})
     if not found:
         raise Refused(f"{folder} holds no finished part yet. Run it without --redraw first.")
@@ -121,14 +121,14 @@ def stored(folder: Path, name: str, presets: Mapping[str, Any]) -> tuple[Any, Fo
         raise Refused(f"{folder} was made by another version of {name} ({error}). Name another folder.") from None
 
 
-def forget(folder: Path, name: str) -> None:
-    """Empty a folder of results of this experiment, and nothing that is not one."""
+def clear(folder: Path, name: str) -> None:
+    """Empty a folder with results of this experiment. Refuse any other folder."""
     if not _holds_something(folder):
         return
     there = _read_about(folder)["experiment"]
     if there != name:
         raise Refused(f"{folder} holds results of {there}, which {name} does not throw away. Remove it yourself.")
-    # What tells that it is such a folder goes last, so that this can be interrupted, too.
+    # about.json marks the folder as ours, so it goes last: then even this can be interrupted.
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == ABOUT):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -137,7 +137,7 @@ def forget(folder: Path, name: str) -> None:
 
 
 def _holds_something(folder: Path) -> bool:
-    """Whether there is anything in a folder but files that were never finished."""
+    """Return whether a folder contains anything except files that were never finished."""
     if folder.exists() and not folder.is_dir():
         raise Refused(f"{folder} is a file. Name a folder with --results.")
     return folder.exists() and any(entry.suffix != WRITING for entry in folder.iterdir())
@@ -150,7 +150,7 @@ def _read_about(folder: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         kind = "holds something other than results" if folder.is_dir() else "is no folder of results"
         raise Refused(f"{folder} {kind}. Name a new or empty folder with --results.") from None
-    except ValueError as error:  # neither JSON, nor perhaps even text
+    except ValueError as error:  # not JSON, or not even text
         raise Refused(f"{folder}/{ABOUT} is damaged ({error}). {fix}.") from None
     kinds = {"experiment": str, "preset": str, "settings": dict, "seconds": dict}
     if not isinstance(about, dict) or not all(isinstance(about.get(key), kind) for key, kind in kinds.items()):
@@ -159,7 +159,7 @@ def _read_about(folder: Path) -> dict[str, Any]:
 
 
 def _differences(asked: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
-    """In what two runs differ, each setting by its name."""
+    """List the settings in which two runs differ, by name."""
     found = []
     for key, value in asked.items():
         if isinstance(value, Mapping):
@@ -174,13 +174,13 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(content) as file:
             return dict(file)
-    except Exception as error:  # there is no end to what a damaged archive may lead to
+    except Exception as error:  # a damaged archive may raise almost anything
         raise Refused(f"{path} is damaged ({error}). Remove it, and it is computed again.") from None
 
 
 @contextlib.contextmanager
-def whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, which is there as a whole afterwards, or not at all."""
+def write_atomically(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for writing. Afterwards it is there completely, or not at all."""
     temporary = path.with_name(path.name + WRITING)
     try:
         with temporary.open("wb") as file:
@@ -188,7 +188,7 @@ def whole(path: Path) -> Iterator[IO[bytes]]:
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            temporary.unlink()  # on a full disk it would be in the way
+            temporary.unlink()  # it would waste space on a full disk
         raise
 
 
@@ -203,7 +203,7 @@ def _versions() -> dict[str, str]:
 def _version(name: str) -> str:
     try:
         return version(name)
-    except PackageNotFoundError:  # such as this library itself, used from where its source lies
+    except PackageNotFoundError:  # for example this library, used from its source folder
         return "not installed"
 
 

@@ -1,10 +1,10 @@
-"""Pictures to train on and to try networks on, and their rotations: by the angles of C_k, or by any other.
+"""Images for training and testing, and their rotations: by the angles of C_k, or by any other angle.
 
-Networks are trained on FashionMNIST and tried on the test images of four sets: FashionMNIST itself, MNIST, CIFAR10 made
-grey and 28 x 28, and Gaussian noise. For tests there are drawn ones, which need no files.
+Networks are trained on FashionMNIST and tested on the test images of four sets: FashionMNIST itself, MNIST, CIFAR10
+made grey and 28 x 28, and Gaussian noise. The preset "test" draws its own images, which need no files.
 
-Quarter turns are exact. All other rotations interpolate linearly between pixels, and what lies outside of a picture is
-black: so rotations by 45 degrees lose the corners, and two of them are not a quarter turn.
+Quarter turns are exact. All other rotations interpolate linearly between pixels, and pixels outside the image are
+black. So rotations by 45 degrees lose the corners, and two of them are not a quarter turn.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ DRAWN_SIDE = 12
 
 
 class Pictures(NamedTuple):
-    """Pictures [n, H, W, 1] and classes to train on, pictures to try by the name of their set, the classes of one."""
+    """Training images [n, H, W, 1] and their classes, test images by set, and the classes of the FashionMNIST ones."""
 
     x: Any
     y: Any
@@ -31,7 +31,7 @@ class Pictures(NamedTuple):
 
 
 def pictures(settings, data_dir):
-    """The sets of an experiment, with `settings.train` and `settings.test` pictures; drawn ones if it is a test."""
+    """Load the sets of an experiment, with `settings.train` and `settings.test` images, or draw them for a test."""
     key = jax.random.key(settings.seed)
     if settings.drawn:
         keys = jax.random.split(key, len(SETS) + 1)
@@ -48,7 +48,7 @@ def pictures(settings, data_dir):
 
 
 def drawn(key, count):
-    """Small bars somewhere in the middle, the longer the higher their class, turned by any angle."""
+    """Draw small bars near the middle, rotated by any angle. Higher classes have longer bars."""
     classes, places, angles = jax.random.split(key, 3)
     y = jax.random.randint(classes, (count,), 0, CLASSES, jnp.int32)
     middle = jax.random.uniform(places, (count, 2), minval=-1.5, maxval=1.5)
@@ -62,26 +62,26 @@ def drawn(key, count):
     return jnp.exp(-((along / length) ** 2) - across**2)[..., None], y
 
 
-def turning(order):
-    """How C_k acts on pictures: exactly for quarter turns, by interpolation otherwise."""
+def rotations(order):
+    """Return the action of C_k on images: exact for quarter turns, by interpolation otherwise."""
     group = groups.cyclic(order)
     return reps.rot90(group) if order in (1, 2, 4) else reps.rotate(group)
 
 
 def on_orbits(x, order):
-    """All images of pictures [n, H, W, C] under C_k, [order * n, H, W, C]; the pictures themselves come first.
+    """Return all rotations of images [n, H, W, C] under C_k, [order * n, H, W, C], the images themselves first.
 
-    In the memory of the host: there may be many.
+    The result is in the memory of the host, because it may be large.
     """
-    turned = jax.jit(turning(order))
+    turned = jax.jit(rotations(order))
     return np.concatenate([np.asarray(turned(g, x)) for g in range(order)])
 
 
-def rotated(x, matrices):
-    """Pictures [n, H, W, C] under rotations [count, 2, 2] of the plane, [count, n, H, W, C].
+def rotate(x, matrices):
+    """Rotate images [n, H, W, C] by matrices [count, 2, 2] of the plane, [count, n, H, W, C].
 
-    They turn counter-clockwise about the centre of the picture, interpolated linearly and black outside, which for
-    the rotations of C_k is the action of `reps.rotate`.
+    Images turn counter-clockwise about their centre, with linear interpolation and black outside. For the rotations of
+    C_k this is the action of `reps.rotate`.
     """
     rows, columns = np.indices(x.shape[1:3]).reshape(2, -1)
     centre = (np.array(x.shape[1:3]) - 1) / 2

@@ -1,7 +1,7 @@
-"""Histological slices to train and to validate on, and their rotations.
+"""Histological slices for training and validation.
 
-Quarter turns are exact. All other rotations interpolate linearly between pixels, and what lies outside of an image is
-zero, which here is the mean colour: rotations by 45 degrees lose the corners.
+Quarter turns are exact. All other rotations interpolate linearly between pixels. Pixels outside the image are zero,
+which is the mean colour here. Rotations by 45 degrees lose the corners.
 """
 
 from typing import Any, NamedTuple
@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _rotated_images import turning
+from _rotated_images import rotations
 
 from ntk_equiv import datasets, groups, reps
 
 CLASSES = 9
-# What each set of images is, for people.
+# A description of each set of images.
 SETS = {
     "pathmnist": "PathMNIST, 1,423 test images split 11:1 by us",
     "nct_crc_he": "NCT-CRC-HE-100K, {images:,} images split 11:1",
@@ -32,7 +32,7 @@ class Slices(NamedTuple):
 
 
 def load(settings, data_dir):
-    """Images, drawn at random where there are more than are wanted, split into 11/12 and 1/12."""
+    """Load `settings.count` images, drawn at random if there are more, and split them into 11/12 and 1/12."""
     drawing, splitting = jax.random.split(jax.random.key(settings.seed))
     if settings.images == "pathmnist":
         data = datasets.pathmnist("partial", data_dir, count=settings.count)
@@ -46,11 +46,11 @@ def load(settings, data_dir):
 
 
 def discs(key, count, side=12):
-    """Discs somewhere on noise; the class is their colour."""
+    """Draw discs on noise. The class is the colour of the disc."""
     colours, places, noise = jax.random.split(key, 3)
     y = jnp.arange(count, dtype=jnp.int32) % CLASSES
     colour = jax.random.uniform(colours, (CLASSES, 3))[y]
     middle = jax.random.uniform(places, (count, 2, 1, 1), minval=2.0, maxval=side - 3.0)
     distance = jnp.sum((np.indices((side, side))[None] - middle) ** 2, axis=1)[..., None]
     x = jnp.where(distance < 10, colour[:, None, None, :], jax.random.uniform(noise, (count, side, side, 3)))
-    return datasets.LabelledSet(x, y, turning(4), reps.trivial(groups.cyclic(4)))
+    return datasets.LabelledSet(x, y, rotations(4), reps.trivial(groups.cyclic(4)))

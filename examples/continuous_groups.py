@@ -1,17 +1,17 @@
-"""How far an ensemble is from invariance under all rotations of the plane, if k of them augmented the data.
+"""How far is an ensemble from invariant under all rotations of the plane, if k of them augmented the data?
 
-The infinite ensemble is exactly invariant under C_k, which augments its data, and not under the rotations in between.
-For every k three numbers tell about the largest error max_g |f̄(gx) − f̄(x)| over all of SO(2), here for the worst of a
-few test points:
+The infinite ensemble is exactly invariant under C_k, which augments its data, but not under the rotations in between.
+For every k three numbers describe the largest error max_g |f̄(gx) − f̄(x)| over all of SO(2), here for the worst of a
+few test samples:
 
-    bound       the lemma on continuous groups, in closed form: certified, and far too large
-    enclosure   from branch and bound: certified on both sides, as narrow as was paid for
-    measured    the largest error that was seen on a grid, refined where the error is large: attained, so the truth is
-                not below, and may be above
+    bound       the lemma on continuous groups, in closed form: certified, but far too large
+    enclosure   from branch and bound: certified on both sides, and as narrow as the budget allows
+    measured    the largest error on a grid that is refined where the error is large: attained, so the true error is
+                not smaller, but it may be larger
 
-The loss is a mean over all labels, so that the same t is the same training for every k. Two activations: ReLU, whose
-kernel has a kink, and erf, whose kernel is smooth. The paper states the lemma and has no such experiment; the preset
-"paper" is just larger.
+The loss is a mean over all labels, so the same t means the same training for every k. There are two activations:
+ReLU, whose kernel has a kink, and erf, whose kernel is smooth. The paper states the lemma but has no such experiment.
+The preset "paper" is just larger.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ ACTIVATIONS = {"relu": ("ReLU", stax.Relu), "erf": ("erf", stax.Erf)}
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Sizes; times are in units of the inverse learning rate."""
+    """Sizes. Times are in units of the inverse learning rate."""
 
-    points: int = 6
+    samples: int = 6
     test: int = 3
     t: float = 100.0
     orders: tuple[int, ...] = (*range(2, 17), 20, 24, 32)
@@ -44,34 +44,34 @@ class Settings:
 
 PRESETS = {
     "quick": Settings(),
-    "paper": Settings(points=50, test=20, orders=(*range(2, 33), 48, 64), rtol=0.05, max_cells=100_000),
-    "test": Settings(points=2, test=1, orders=(2, 3), activations=("erf",), max_cells=64),
+    "paper": Settings(samples=50, test=20, orders=(*range(2, 33), 48, 64), rtol=0.05, max_cells=100_000),
+    "test": Settings(samples=2, test=1, orders=(2, 3), activations=("erf",), max_cells=64),
 }
 
 
 def load(settings: Settings, data_dir: Any) -> dict[str, np.ndarray]:
-    """Points of the plane and their labels, all from N(0, 1)."""
-    shapes = {"x": (settings.points, 2), "y": (settings.points,), "test": (settings.test, 2)}
+    """Draw samples in the plane and their labels, all from N(0, 1)."""
+    shapes = {"x": (settings.samples, 2), "y": (settings.samples,), "test": (settings.test, 2)}
     rng = np.random.default_rng(settings.seed)
     return {name: rng.standard_normal(shape) for name, shape in shapes.items()}
 
 
 def compute(settings: Settings, data: dict[str, np.ndarray], results: Results) -> None:
-    """The errors, for each activation and order a part of its own."""
+    """Compute the errors. Each activation and order is a part."""
     for activation in settings.activations:
         for k in settings.orders:
             results.part(f"{activation}-{k}", errors, settings, data, activation, k)
 
 
 def network(settings: Settings, activation: str) -> stax.Network:
-    """Two hidden layers."""
+    """Return a network with two hidden layers."""
     _, layer = ACTIVATIONS[activation]
     hidden = (stax.Dense(1, settings.W_std, settings.b_std), layer())
     return stax.serial(*hidden, *hidden, stax.Dense(1, 1.0, settings.b_std))
 
 
 def errors(settings: Settings, data: dict[str, np.ndarray], activation: str, k: int) -> dict[str, Any]:
-    """Bound, enclosure and measurement at each test point, for data augmented by C_k."""
+    """Return bound, enclosure and measurement at each test sample, for data augmented by C_k."""
     with double_precision():
         train = augment(data["x"], data["y"], reps.matrix(groups.SO2.finite(k)))
         ens = InfiniteEnsemble(
@@ -94,22 +94,22 @@ def errors(settings: Settings, data: dict[str, np.ndarray], activation: str, k: 
 
 
 def worst(settings: Settings, found: Any, activation: str, name: str) -> np.ndarray:
-    """The largest of the test points, for every order."""
+    """Return the largest value over the test samples, for every order."""
     return np.array([found[f"{activation}-{k}"][name].max() for k in settings.orders])
 
 
 def rises(settings: Settings, found: Any, activation: str) -> list[str]:
-    """Where a larger group is certified to be worse: its error is above what that of the one before cannot exceed."""
+    """Find where a larger group is certified to be worse: its lower end is above the upper end of the one before."""
     lower, upper = (worst(settings, found, activation, name) for name in ("lower", "upper"))
     pairs = zip(settings.orders[:-1], settings.orders[1:], lower[1:] > upper[:-1], strict=True)
     return [f"{k} to {larger}" for k, larger, rise in pairs if rise]
 
 
 def table(settings: Settings, found: Any) -> str:
-    """One block for each activation."""
+    """Format one table for each activation."""
     lines = [
-        "largest error under SO(2) of the infinite ensemble, worst of the test points, data augmented by C_k",
-        f"({settings.points} points, t = {settings.t:g}, mean loss, gradient flow, float64)",
+        "largest error under SO(2) of the infinite ensemble, worst of the test samples, data augmented by C_k",
+        f"({settings.samples} samples, t = {settings.t:g}, mean loss, gradient flow, float64)",
     ]
     columns = ("bound", "lower", "upper", "measured")
     for activation in settings.activations:
@@ -127,7 +127,7 @@ def table(settings: Settings, found: Any) -> str:
 
 
 def figures(settings: Settings, found: Any) -> dict[str, Figure]:
-    """Errors against k, one panel for each activation."""
+    """Draw errors against k, one panel for each activation."""
     fig, axes = plotting.panels(len(settings.activations), sharey=True, width=3.6, height=3.2)
     for ax, activation in zip(axes, settings.activations, strict=True):
         label, _ = ACTIVATIONS[activation]

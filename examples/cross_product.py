@@ -1,15 +1,15 @@
-"""Ensembles that learn the cross product of two vectors, which turns with them: Ra × Rb = R(a × b).
+"""Ensembles learn the cross product of two vectors, which rotates with them: Ra × Rb = R(a × b).
 
-Three parts, each looked at on training, test and out-of-distribution pairs:
+There are three parts. Each measures training, test and out-of-distribution pairs:
 
     adam      As in the paper: perceptrons with two hidden layers, 100 pairs augmented by 10 random rotations, Adam.
-              This is an experiment; Adam, batches, and rotations that form no group are outside of the theory.
-    theory    Infinite ensembles, trained by gradient flow on the same pairs augmented by the rotations of a
+              The theory does not cover Adam, batches, or rotations that do not form a group.
+    theory    Infinite ensembles, trained by gradient flow on the same pairs, augmented by the rotations of a
               tetrahedron (T), an octahedron (O) or an icosahedron (I), and by the 10 random rotations. The mean is
-              exactly equivariant under the group that augments; what is left under all other rotations is computed.
-    descent   An ensemble trained by gradient descent on pairs augmented by T, against what theory says about it.
+              exactly equivariant under the group that augments. The error under all other rotations is computed.
+    descent   An ensemble trained by gradient descent on pairs augmented by T, compared with the theory.
 
-The error is the orbit MSE, the mean square of f(gx) − g f(x) over rotations, points and the three components.
+The error is the orbit MSE, the mean square of f(gx) − g f(x) over rotations, samples and the three components.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ W_STD, B_STD = 2**0.5, 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Sizes; of each set, `orbits` points are looked at, turned by `turns` rotations."""
+    """Sizes. Errors are measured on `orbits` samples of each set, under `turns` rotations."""
 
     pairs: int = 100
     validation: int = 1000
@@ -49,7 +49,7 @@ class Settings:
     # theory
     augmentations: tuple[str, ...] = ("random", "T", "O", "I")
     t: float = 1000.0
-    law_points: int = 4
+    law_samples: int = 4
     law_turns: int = 20
     # descent
     descent_pairs: int = 10
@@ -66,13 +66,13 @@ PRESETS = {
         orbits=1000,
         widths=(128, 512, 1024),
         members=100,
-        law_points=100,
+        law_samples=100,
         law_turns=100,
         descent_pairs=100,
         descent_widths=(512, 2048),
         descent_members=1000,
     ),
-    # Shapes that agree, so that little has to be compiled.
+    # Equal shapes, so that little has to be compiled.
     "test": Settings(
         pairs=2,
         validation=2,
@@ -85,7 +85,7 @@ PRESETS = {
         epochs=2,
         averaged=1,
         augmentations=("T",),
-        law_points=2,
+        law_samples=2,
         law_turns=12,
         descent_pairs=2,
         descent_widths=(8,),
@@ -103,17 +103,17 @@ class Data(NamedTuple):
     turns: Any
 
     def ready(self) -> "Data":
-        """The same in the precision of the moment: single where networks are trained, double for theory."""
+        """Return the same data in the current precision: single for training, double for theory."""
         return jax.tree.map(jnp.asarray, self)
 
     def under(self, group: groups.FiniteGroup) -> Splits:
-        """The pairs, with a finite group of rotations acting on them."""
+        """Return the pairs with a finite group of rotations acting on them."""
         actions = {"rep_x": reps.matrix(group, np.kron(np.eye(2), group.matrices)), "rep_y": reps.matrix(group)}
         return Splits(*(one._replace(**actions) for one in self.pairs))
 
 
 def load(settings: Settings, data_dir: Any) -> Data:
-    """All that is drawn, in double precision."""
+    """Draw pairs and rotations, in double precision."""
     keys = jax.random.split(jax.random.key(settings.seed), 3)
     sizes = {"train": settings.pairs, "test": settings.validation, "ood": settings.orbits}
     with double_precision():
@@ -126,7 +126,7 @@ def load(settings: Settings, data_dir: Any) -> Data:
 
 
 def compute(settings: Settings, data: Data, results: Results) -> None:
-    """All three parts."""
+    """Compute all three parts."""
     for width in settings.widths:
         results.part(f"adam-{width}", adam, settings, data.ready(), results, width)
     with double_precision():
@@ -139,10 +139,10 @@ def compute(settings: Settings, data: Data, results: Results) -> None:
 
 
 def adam(settings: Settings, data: Data, results: Results, width: int) -> dict[str, Any]:
-    """Products of equivariance errors and of validation errors between members, averaged over the last epochs."""
+    """Train by Adam. Return products of the errors of members, averaged over the last epochs."""
     train, y = augment(*data.pairs.train, elements=data.rotations), data.pairs.test.y
     few = {name: getattr(data.pairs, name).take(slice(settings.orbits)) for name in SETS}
-    record: dict[str, Any] = {name: _record(points, data.turns) for name, points in few.items()}
+    record: dict[str, Any] = {name: _record(samples, data.turns) for name, samples in few.items()}
     record["validation"] = data.pairs.test.x, lambda predictions: products(predictions - y[None])
     per_epoch = -(-train.size // settings.batch_size)
     run = results.train(
@@ -161,7 +161,7 @@ def adam(settings: Settings, data: Data, results: Results, width: int) -> dict[s
 
 
 def theory(settings: Settings, data: Data, name: str) -> dict[str, Any]:
-    """The infinite ensemble on data augmented by a group, or by random rotations."""
+    """Compute the infinite ensemble on data augmented by a group, or by random rotations."""
     if name == "random":
         own, elements, train = data.pairs, data.rotations, augment(*data.pairs.train, elements=data.rotations)
     else:
@@ -174,13 +174,13 @@ def theory(settings: Settings, data: Data, name: str) -> dict[str, Any]:
         few, same = (getattr(sets, which).take(slice(settings.orbits)) for sets in (data.pairs, own))
         found[f"own-{which}"] = _error_of_mean(ens, same, settings.t, elements)
         found[f"all-{which}"] = _error_of_mean(ens, few, settings.t, data.turns)
-        law = _law(ens, few.take(slice(settings.law_points)), settings.t, data.turns[: settings.law_turns])
+        law = _law(ens, few.take(slice(settings.law_samples)), settings.t, data.turns[: settings.law_turns])
         found[f"law-{which}"] = predicted_parts(law)
     return found
 
 
 def descent(settings: Settings, data: Data, results: Results, width: int) -> dict[str, Any]:
-    """Products of errors under T and under random rotations, after gradient descent on data augmented by T."""
+    """Train by gradient descent on data augmented by T. Return products of errors under T and random rotations."""
     problems = _problems(settings, data)
     run = results.train(
         f"descent-{width}",
@@ -200,7 +200,7 @@ def descent(settings: Settings, data: Data, results: Results, width: int) -> dic
 
 
 def descent_theory(settings: Settings, data: Data) -> dict[str, Any]:
-    """What theory says about `descent`."""
+    """Compute the theory of `descent`."""
     problems, t = _problems(settings, data), settings.descent_steps
     train, rule = augment(*problems["T"][0].train), filters.gradient_descent(settings.descent_rate)
     ens = InfiniteEnsemble(_kernel_fn(), train, rule, reduction="mean", method="reduced")
@@ -213,34 +213,34 @@ def descent_theory(settings: Settings, data: Data) -> dict[str, Any]:
 
 
 def _problems(settings: Settings, data: Data) -> dict[str, tuple[Splits, Any]]:
-    """Some of the pairs under the group T, and under some rotations of SO(3)."""
+    """Return some of the pairs under the group T, and under some rotations of SO(3)."""
     T, few = groups.polyhedral("T"), slice(settings.descent_pairs)
     problems = {"T": (data.under(T), np.arange(T.order)), "SO(3)": (data.pairs, data.turns[: settings.law_turns])}
     return {group: (Splits(*(one.take(few) for one in sets)), g) for group, (sets, g) in problems.items()}
 
 
 def _kernel_fn() -> Any:
-    """Of the infinitely wide network, whose finite ones are made by `ensembles.mlp`."""
+    """Return the kernel function of the network that `ensembles.mlp` builds with finite width."""
     hidden = (stax.Dense(1, W_STD, B_STD), stax.Relu())
     return stax.serial(*hidden, *hidden, stax.Dense(3, 1.0, B_STD)).kernel_fn
 
 
-def _record(points: LabelledSet, elements: Any) -> tuple[Any, Any]:
-    return with_orbit(points.x, points.rep_x, elements), orbit_products(points.rep_y, elements)
+def _record(samples: LabelledSet, elements: Any) -> tuple[Any, Any]:
+    return with_orbit(samples.x, samples.rep_x, elements), orbit_products(samples.rep_y, elements)
 
 
-def _error_of_mean(ens: InfiniteEnsemble, points: LabelledSet, t: float, elements: Any) -> Any:
-    """The orbit MSE of the mean prediction."""
-    inputs, products_of = _record(points, elements)
+def _error_of_mean(ens: InfiniteEnsemble, samples: LabelledSet, t: float, elements: Any) -> Any:
+    """Return the orbit MSE of the mean prediction."""
+    inputs, products_of = _record(samples, elements)
     return products_of(ens.mean(inputs, t)[None])[0, 0]
 
 
-def _law(ens: InfiniteEnsemble, points: LabelledSet, t: float, elements: Any) -> bounds.OrbitDeviation:
-    return bounds.orbit_deviation(ens, points.x, t, rep_x=points.rep_x, rep_y=points.rep_y, elements=elements)
+def _law(ens: InfiniteEnsemble, samples: LabelledSet, t: float, elements: Any) -> bounds.OrbitDeviation:
+    return bounds.orbit_deviation(ens, samples.x, t, rep_x=samples.rep_x, rep_y=samples.rep_y, elements=elements)
 
 
 def _rmse(ens: InfiniteEnsemble, data: Data, t: float) -> Any:
-    """The root mean square error of the mean prediction on the validation set."""
+    """Return the root mean square error of the mean prediction on the validation set."""
     return jnp.sqrt(jnp.mean((ens.mean(data.pairs.test.x, t) - data.pairs.test.y) ** 2))
 
 

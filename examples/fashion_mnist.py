@@ -1,17 +1,17 @@
-"""Rotated FashionMNIST: how many rotations of a picture an ensemble classifies like the picture itself.
+"""Rotated FashionMNIST: how many rotations of an image does an ensemble classify like the image itself?
 
 Convolutional networks are trained on FashionMNIST, augmented by all rotations by 360/k degrees, for k = 4, 8 and 16.
-The orbit same prediction (OSP) of a picture is the number of its k rotations that are classified like the picture,
-itself included: k if the network is invariant. It is measured before training and after every epoch, on FashionMNIST
-and on sets that look like nothing the networks have seen: MNIST, CIFAR10 in grey, and Gaussian noise. On orbits of all
-rotations of the plane, SO(2), it is the fraction of rotations drawn at random.
+The orbit same prediction (OSP) of an image is the number of its k rotations, itself included, that get the same class
+as the image: k if the network is invariant. It is measured before training and after every epoch, on FashionMNIST and
+on sets that look like nothing the networks have seen: MNIST, CIFAR10 in grey, and Gaussian noise. For SO(2), all
+rotations of the plane, it is the fraction of rotations drawn at random.
 
-This is an experiment and no test of the theory, which is about the squared error and gradient descent: here it is Adam
-on the cross-entropy, in batches, and max-pooling. Nor do rotations by 45 degrees act exactly on a grid of pixels. The
-paper's network itself treats the border of a picture unevenly (it pools 11 pixels to 5), so that even for k = 4 its
-ensembles are not exactly invariant in law.
+This is an experiment and not a test of the theory, which assumes the squared error and gradient descent. Here Adam
+minimises the cross-entropy in batches, and there is max-pooling. Rotations by 45 degrees do not act exactly on a grid
+of pixels. The paper's network itself treats the border of an image unevenly (it pools 11 pixels to 5), so even for k
+= 4 the infinite ensemble is not exactly invariant.
 
-All members of the largest ensemble are trained once; smaller ensembles are made of them.
+All members of the largest ensemble are trained once. Smaller ensembles are subsets of them.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ import sys
 
 import numpy as np
 from _experiment import Experiment
-from _orbit_training import total_error, trained
+from _orbit_training import total_error, train_on_orbits
 from _rotated_images import SETS, pictures
 
 from ntk_equiv import ensembles, plotting
@@ -32,7 +32,7 @@ INVARIANT = {"linewidth": 0.8, "linestyle": (0, (1, 3))}
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Sizes; the last of `sizes` is the number of members, `train` and `test` count pictures."""
+    """Sizes. The last of `sizes` is the number of members. `train` and `test` count images."""
 
     orders: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -55,30 +55,30 @@ PRESETS = {
 
 def compute(settings, data, results):
     for order in settings.orders:
-        results.part(f"C{order}", measured, settings, data, order, results)
+        results.part(f"C{order}", measure, settings, data, order, results)
 
 
-def measured(settings, data, order, results):
-    """All that is measured of members trained on the orbits of C_k."""
+def measure(settings, data, order, results):
+    """Train members on the orbits of C_k and return their measurements."""
     which = {"sets": SETS, "so2_sets": SO2_SETS, "epochs": range(settings.epochs + 1)}
     sizes = settings.sizes
     name, module = f"C{order}", ensembles.fashion_cnn()
-    return trained(results, name, module, data, settings, order=order, members=sizes[-1], sizes=sizes, **which)
+    return train_on_orbits(results, name, module, data, settings, order=order, members=sizes[-1], sizes=sizes, **which)
 
 
 def table(settings, found):
-    lines = ["Pictures drawn at random for a test, not the sets they are named after"] if settings.drawn else []
+    lines = ["Images drawn at random for a test, not the sets that are named here"] if settings.drawn else []
     sizes = "".join(f"{f'M = {size}':>16}" for size in settings.sizes)
     heading = f"{'':16}{'k':>4}{sizes}    members: median [quartiles]"
-    lines += ["Orbit same prediction after the last epoch, ± standard error over pictures", heading]
+    lines += ["Orbit same prediction after the last epoch, ± standard error over images", heading]
     for name, title in SETS.items():
         for order in settings.orders:
             lines.append(f"{title:16}{order:4}{row(found[f'C{order}'], name, 2)}")
-    lines += ["", "Fraction of all rotations with the same prediction, ± standard error over pictures and rotations"]
+    lines += ["", "Fraction of all rotations with the same prediction, ± standard error over images and rotations"]
     for name in SO2_SETS:
         for order in settings.orders:
             lines.append(f"{SETS[name]:16}{order:4}{row(found[f'C{order}'], f'so2-{name}', 3)}")
-    lines += ["", "Accuracy on all rotations of the FashionMNIST test pictures"]
+    lines += ["", "Accuracy on all rotations of the FashionMNIST test images"]
     for order in settings.orders:
         part = found[f"C{order}"]
         of_sizes = "".join(f"{value:16.1%}" for value in part["fashion.accuracy"][-1])
@@ -88,7 +88,7 @@ def table(settings, found):
 
 
 def row(part, name, digits):
-    """The numbers of one set and group at the end of training."""
+    """Format the numbers of one set and group at the end of training."""
     pairs = zip(part[f"{name}.osp"][-1], total_error(part, name)[-1], strict=True)
     shown = "".join(f"{f'{value:.{digits}f} ± {error:.{digits}f}':>16}" for value, error in pairs)
     low, median, high = np.quantile(part[f"{name}.members"][-1], (0.25, 0.5, 0.75))
@@ -101,7 +101,7 @@ def figures(settings, found):
 
 
 def osp_figure(settings, found, name):
-    """As Figure 2 of the paper: on the left all groups, on the right the ensembles of the largest one."""
+    """Draw Figure 2 of the paper: all groups on the left, ensembles for the largest group on the right."""
     fig, (left, right) = plotting.panels(2, width=3.7, height=3.5)
     for number, order in enumerate(settings.orders):
         curve(left, settings, found, order, name, number)
@@ -118,12 +118,12 @@ def osp_figure(settings, found, name):
     left.set_ylabel(f"orbit same prediction\non {SETS[name]}")
     left.set_ylim(bottom=0)
     for ax in (left, right):
-        finish(ax, settings, "standard error over pictures")
+        finish(ax, settings, "standard error over images")
     return fig
 
 
 def so2_figure(settings, found):
-    """As Figure 3 of the paper: the fraction of all rotations, for each of the groups that augmented."""
+    """Draw Figure 3 of the paper: the fraction of all rotations, for each augmentation group."""
     fig, axes = plotting.panels(len(SO2_SETS) + 1, width=3.2, height=3.5, sharey=True)
     for ax, name in zip(axes, SO2_SETS, strict=False):
         for number, order in enumerate(settings.orders):
@@ -145,7 +145,7 @@ def so2_figure(settings, found):
 
 
 def curve(ax, settings, found, order, name, number):
-    """The largest ensemble with error bars, and the quartiles of its members, epoch by epoch."""
+    """Draw the largest ensemble with error bars, and the quartiles of its members, epoch by epoch."""
     part, epochs = found[f"C{order}"], np.arange(settings.epochs + 1)
     values, errors = part[f"{name}.osp"][:, -1], total_error(part, name)[:, -1]
     members = part[f"{name}.members"]
@@ -155,7 +155,7 @@ def curve(ax, settings, found, order, name, number):
 
 
 def finish(ax, settings, bars):
-    """Labels of an axis of epochs, and the legend, below it because curves may be anywhere."""
+    """Label the axis of epochs and add the legend below it, where it cannot hide a curve."""
     every = max(1, settings.epochs // 5)
     ax.set(xlabel=f"epoch (bars: {bars})", xticks=np.arange(0, settings.epochs + 1, every))
     ax.legend(**BELOW)

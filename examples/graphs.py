@@ -1,17 +1,18 @@
-"""Dipole moments of small molecules: graphs whose node features turn.
+"""Dipole moments of small molecules: graphs whose node features rotate.
 
-Molecules are made up (see `_molecules.py`): chains and rings to train on and to test, branched ones out of
-distribution. Atoms carry a position and a charge, ρ_X = R ⊕ 1 acts on these features and leaves the bonds as they are,
-and the dipole moment turns as a vector. A graph network learns it from a few molecules augmented by the rotations of a
+Molecules are made up (see `_molecules.py`): chains and rings for training and testing, branched ones out of
+distribution. Each atom has a position and a charge. ρ_X = R ⊕ 1 acts on these features and leaves the bonds alone.
+The dipole moment rotates as a vector. A graph network learns it from a few molecules, augmented by the rotations of a
 tetrahedron (T) or octahedron (O):
 
     atom by atom Dense – ReLU,   sum over neighbours – Dense – ReLU,   mean over atoms – Dense
 
-The theory of the infinite ensemble, with the tangent kernel of this network, says how far single members and ensembles
-are from equivariance after any number of steps of gradient descent. An ensemble of finite width is trained to see. The
-error is the orbit MSE, the mean square of f(gx) − g f(x) over the group, the molecules and the three components.
+The theory of the infinite ensemble, with the tangent kernel of this network, predicts how far members and ensembles
+are from equivariant after any number of steps of gradient descent. An ensemble of finite width is trained to check
+this. The error is the orbit MSE, the mean square of f(gx) − g f(x) over the group, the molecules and the three
+components.
 
-The paper derives the kernels of graph networks and has no such experiment; the preset "paper" is just larger.
+The paper derives the kernels of graph networks but has no such experiment. The preset "paper" is just larger.
 """
 
 import dataclasses
@@ -45,12 +46,12 @@ W_STD, B_STD = 2**0.5, 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Sizes; `points` molecules of each set are looked at, errors on test molecules also after `early` steps."""
+    """Sizes. Errors are measured on `samples` molecules of each set, on test molecules also after `early` steps."""
 
     group: str = "T"
     molecules: int = 8
     atoms: int = 6
-    points: int = 6
+    samples: int = 6
     widths: tuple[int, ...] = (128, 512)
     members: int = 16
     rate: float = 4.0
@@ -62,9 +63,9 @@ class Settings:
 PRESETS = {
     "quick": Settings(),
     "paper": Settings(
-        group="O", molecules=100, points=100, widths=(256, 1024, 4096), members=1000, steps=300, early=(1, 6, 20, 60)
+        group="O", molecules=100, samples=100, widths=(256, 1024, 4096), members=1000, steps=300, early=(1, 6, 20, 60)
     ),
-    "test": Settings(molecules=2, atoms=4, points=2, widths=(4,), members=3, steps=2, early=()),
+    "test": Settings(molecules=2, atoms=4, samples=2, widths=(4,), members=3, steps=2, early=()),
 }
 
 
@@ -77,22 +78,22 @@ class Data(NamedTuple):
 
 
 def load(settings: Settings, data_dir: Any) -> dict[str, Any]:
-    """Molecules, in double precision."""
+    """Draw molecules, in double precision."""
     rng = np.random.default_rng(settings.seed)
-    counts = {"train": settings.molecules, "test": settings.points, "ood": settings.points}
+    counts = {"train": settings.molecules, "test": settings.samples, "ood": settings.samples}
     return {name: molecules(rng, counts[name], KINDS[name], settings.atoms) for name in TITLES}
 
 
 def compute(settings: Settings, data: dict[str, Any], results: Results) -> None:
-    """Train an ensemble, and say what theory says."""
+    """Train ensembles, and compute the theory."""
     for width in settings.widths:
-        results.part(f"width-{width}", trained, settings, graphs(settings, data), results, width)
+        results.part(f"width-{width}", train_members, settings, graphs(settings, data), results, width)
     with double_precision():
         results.part("theory", theory, settings, graphs(settings, data))
 
 
 def graphs(settings: Settings, data: dict[str, Any]) -> Data:
-    """Molecules as graphs in the precision of the moment, with dipoles in units of their size in the training set."""
+    """Return molecules as graphs in the current precision, with dipoles in units of their size in the training set."""
     group = groups.polyhedral(settings.group)
     vector = reps.matrix(group)
     atom = reps.direct_sum(vector, reps.trivial(group, 1))
@@ -107,7 +108,7 @@ def graphs(settings: Settings, data: dict[str, Any]) -> Data:
 
 
 def network(width: int) -> stax.Network:
-    """The graph network; for its kernel the width does not matter."""
+    """Return the graph network. Its kernel does not depend on the width."""
     return stax.serial(
         *(stax.Dense(width, W_STD, B_STD), stax.Relu()),
         *(stax.Aggregate(), stax.Dense(width, W_STD, B_STD), stax.Relu()),
@@ -115,11 +116,11 @@ def network(width: int) -> stax.Network:
     )
 
 
-def trained(settings: Settings, data: Data, results: Results, width: int) -> dict[str, Any]:
-    """Products of equivariance errors between members, along training, and of errors on the test molecules."""
+def train_members(settings: Settings, data: Data, results: Results, width: int) -> dict[str, Any]:
+    """Train members. Return products of their equivariance errors along training, and of errors on test molecules."""
     record: dict[str, Any] = {"error": (data.test.x, lambda predictions: products(predictions - data.test.y[None]))}
     for name in TITLES:
-        few = getattr(data, name).take(slice(settings.points))
+        few = getattr(data, name).take(slice(settings.samples))
         record[name] = with_orbit(few.x, few.rep_x, None), orbit_products(few.rep_y, None)
     run = results.train(
         f"width-{width}",
@@ -136,10 +137,10 @@ def trained(settings: Settings, data: Data, results: Results, width: int) -> dic
 
 
 def theory(settings: Settings, data: Data) -> dict[str, Any]:
-    """The same from theory: (b + v, v, b) of each set in the end, of the test molecules at all times."""
+    """Compute the same from theory: (b + v, v, b) of each set at the end, and of the test molecules at all times."""
     rule = filters.gradient_descent(settings.rate)
     ens = InfiniteEnsemble(network(1).kernel_fn, augment(*data.train), rule, reduction="mean", method="reduced")
-    few = {name: getattr(data, name).take(slice(settings.points)) for name in TITLES}
+    few = {name: getattr(data, name).take(slice(settings.samples)) for name in TITLES}
 
     def law(name: str, t: int) -> np.ndarray:
         return predicted_parts(bounds.orbit_deviation(ens, few[name].x, t))
@@ -153,7 +154,7 @@ def theory(settings: Settings, data: Data) -> dict[str, Any]:
 
 
 def table(settings: Settings, found: Any) -> str:
-    """Measured against predicted."""
+    """Format measured and predicted numbers."""
     says = found["theory"]
     rmse = np.sqrt(says["error"])
     lines = [
@@ -179,7 +180,7 @@ def table(settings: Settings, found: Any) -> str:
 
 
 def figures(settings: Settings, found: Any) -> dict[str, Figure]:
-    """Errors against the size of the ensemble for the widest networks, and against time for all."""
+    """Draw errors against the size of the ensemble for the widest networks, and against time for all."""
     fig, (left, right) = plotting.panels(2, width=3.8, height=3.1)
     sizes, widest = powers(settings.members), found[f"width-{settings.widths[-1]}"]
     for number, (name, title) in enumerate(TITLES.items()):
@@ -199,7 +200,7 @@ def figures(settings: Settings, found: Any) -> dict[str, Figure]:
 
 
 def _time_panel(ax: Any, settings: Settings, found: Any) -> None:
-    """Members and whole ensembles, on test molecules."""
+    """Draw members and whole ensembles, on test molecules."""
     steps, sizes = (*settings.early, settings.steps), (1, settings.members)
     says = np.array([expected_of_ensembles(one, sizes) for one in found["theory"]["times"]])
     for number, width in enumerate(settings.widths):

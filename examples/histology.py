@@ -1,21 +1,21 @@
-"""Histological slices: ensembles become invariant under rotations, also on images unlike any they were trained on.
+"""Histological slices: are ensembles invariant under rotations, even on images unlike any they were trained on?
 
-Convolutional networks learn to tell nine kinds of tissue apart, on images augmented by all rotations by 360/k degrees.
-The orbit same prediction (OSP) of an image is the number of its k rotations that are classified like the image, itself
-included: k if the network is invariant. It is measured along training, of ensembles, which average logits, and of their
-members, on two sets:
+Convolutional networks learn to tell nine kinds of tissue apart. Images are augmented by all rotations by 360/k
+degrees. The orbit same prediction (OSP) of an image is the number of its k rotations, itself included, that get the
+same class as the image: k if the network is invariant. It is measured along training, for ensembles, which average
+logits, and for their members, on two sets:
 
-- validation images, where accurate networks have to be invariant to some degree;
-- images out of distribution (OOD), made for each size of ensemble: Adam moves the 5 x 5 lowest frequencies of random
-  images until the *untrained* ensemble takes each of them for a given class, with a probability above 99 %.
+- validation images, where accurate networks must be invariant to some degree;
+- images out of distribution (OOD), made for each ensemble size: Adam changes the 5 x 5 lowest frequencies of random
+  images until the *untrained* ensemble gives each of them a chosen class, with a probability above 99 %.
 
-This is an experiment and no test of the theory, which is about the squared error and gradient descent: here it is Adam
-on the cross-entropy, in batches, with max-pooling, and rotations by less than 90 degrees interpolate.
+This is an experiment and not a test of the theory, which assumes the squared error and gradient descent. Here Adam
+minimises the cross-entropy in batches, there is max-pooling, and rotations by less than 90 degrees interpolate.
 
-The paper has NCT-CRC-HE-100K, 224 x 224. The quick preset takes what can be had in a small file: 1,423 images of the
-test part of PathMNIST (the same tissues at 28 x 28, uneven classes, no training part), which are split here, at random,
-into 11/12 to train on and 1/12 to validate on. Members of all groups begin alike, so that one OOD set per size serves
-all of them, and ensembles of 5 are the first members of those of 20.
+The paper uses NCT-CRC-HE-100K, 224 x 224. The quick preset uses a small file instead: 1,423 images of the test part
+of PathMNIST (the same tissues at 28 x 28, uneven classes, no training part). They are split at random into 11/12 for
+training and 1/12 for validation. Members start alike for all groups, so one OOD set per size serves all of them.
+Ensembles of 5 are the first members of those of 20.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ import numpy as np
 import optax
 from _experiment import Experiment
 from _fourier_images import confident_images, images_of, turning_loss
-from _orbit_numbers import curves, tried, validated
-from _rotated_images import on_orbits, turning
+from _orbit_numbers import curves, orbit_summary, validation_summary
+from _rotated_images import on_orbits, rotations
 from _slices import CLASSES, SETS, load
 
 from ntk_equiv import augment, ensembles, plotting, stax
@@ -39,7 +39,7 @@ QUARTILES = (0.25, 0.5, 0.75)
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Sizes; the last of `sizes` is the number of members. A pool after each of the first `pools` convolutions."""
+    """Sizes. The last of `sizes` is the number of members. The first `pools` convolutions are followed by a pool."""
 
     images: str
     count: int
@@ -58,7 +58,7 @@ class Settings:
 
 PRESETS = {
     "quick": Settings("pathmnist", 1423, 3, (4, 8), (5, 20), 2, 3, 16, 5, 5.0, 200, 23),
-    # Orbits under C16 of the images to validate on and of the OOD images take 25 GB on the host.
+    # Orbits of the validation and OOD images under C16 take 25 GB on the host.
     "paper": Settings("nct_crc_he", 10_000, 6, (4, 8, 12, 16), (5, 20), 20, 1, 16, 100, 5.0, 1000, 50),
     "test": Settings("drawn", 24, 3, (4,), (1, 2), 1, 2, 16, 1, 10.0, 3, 9),
 }
@@ -66,20 +66,20 @@ PRESETS = {
 
 def compute(settings, data, results):
     module = ensembles.histology_cnn(CLASSES, pools=settings.pools)
-    if settings.images == "drawn":  # where nothing is to be learnt: a network that compiles in a fraction of the time
+    if settings.images == "drawn":  # nothing to learn here, so use a network that compiles quickly
         module = stax.serial(stax.Flatten(), stax.Dense(16, 2**0.5), stax.Relu(), stax.Dense(CLASSES))
     key = jax.random.fold_in(jax.random.key(settings.seed), 1)
     before = ensembles.untrained(module, data.x[: settings.batch_size], members=settings.sizes[-1], key=key)
     ood = {}
     for size in settings.sizes:
-        made = results.part(f"ood-{size}", unfamiliar, settings, data, before.subset(range(size)))
+        made = results.part(f"ood-{size}", make_ood_images, settings, data, before.subset(range(size)))
         ood[size] = images_of(jnp.asarray(made["coefficients"]), data.x.shape[1])
     for order in settings.orders:
-        results.part(f"C{order}", trained, settings, data, ood, module, key, order, results)
+        results.part(f"C{order}", train_members, settings, data, ood, module, key, order, results)
 
 
-def unfamiliar(settings, data, before):
-    """Images of which an untrained ensemble is sure, and what turning them by an eighth and back loses."""
+def make_ood_images(settings, data, before):
+    """Make images that an untrained ensemble is sure of, and measure what an eighth of a turn and back loses."""
     side, channels = data.x.shape[2:]
     found = confident_images(
         before,
@@ -94,19 +94,19 @@ def unfamiliar(settings, data, before):
     )
     x = images_of(jnp.asarray(found["coefficients"]), side)
     found["side"] = side
-    found["loss"] = turning_loss(x, turning(8), 1)
-    found["validation_loss"] = turning_loss(data.validation_x, turning(8), 1)
+    found["loss"] = turning_loss(x, rotations(8), 1)
+    found["validation_loss"] = turning_loss(data.validation_x, rotations(8), 1)
     return found
 
 
-def trained(settings, data, ood, module, key, order, results):
-    """The invariance of ensembles and members along training on the orbits of C_k, and their accuracy."""
-    train = augment(data.x, data.y, turning(order))
+def train_members(settings, data, ood, module, key, order, results):
+    """Train on the orbits of C_k. Return invariance and accuracy of ensembles and members along training."""
+    train = augment(data.x, data.y, rotations(order))
     steps = settings.epochs * -(-train.size // settings.batch_size)
-    points = settings.epochs * settings.records_per_epoch
-    validation = (on_orbits(data.validation_x, order), validated(order, settings.sizes, data.validation_y))
+    record_count = settings.epochs * settings.records_per_epoch
+    validation = (on_orbits(data.validation_x, order), validation_summary(order, settings.sizes, data.validation_y))
     record = {"validation": validation} | {
-        f"ood-{size}": (on_orbits(x, order), tried(order, (size,))) for size, x in ood.items()
+        f"ood-{size}": (on_orbits(x, order), orbit_summary(order, (size,))) for size, x in ood.items()
     }
     run = results.train(
         f"C{order}",
@@ -119,7 +119,7 @@ def trained(settings, data, ood, module, key, order, results):
         optimizer=optax.adam(1e-3),
         key=key,
         record=record,
-        record_at=[round(steps * point / points) for point in range(points + 1)],
+        record_at=[round(steps * number / record_count) for number in range(record_count + 1)],
     )
     epochs = run.record_steps * settings.epochs / steps
     osp, accuracy = np.split(run.records["validation"], 2, axis=1)
@@ -128,7 +128,7 @@ def trained(settings, data, ood, module, key, order, results):
 
 
 def table(settings, found):
-    lines = [f"Images: {described(settings)}", "", *made(settings, found)]
+    lines = [f"Images: {describe_images(settings)}", "", *describe_ood_images(settings, found)]
     lines += ["", "After training: ensembles ± standard error over images, and their members' median [quartiles]"]
     lines += [f"{'':4}{'M':>3}{'OSP on validation':>38}{'OSP on OOD images':>38}{'accuracy on validation':>38}"]
     for order in settings.orders:
@@ -144,16 +144,16 @@ def table(settings, found):
             shown = (f"{name} {along(*curves(settings, found[f'C{order}'], key, size))}" for name, key in sets.items())
             lines.append(f"{f'C{order}':4}{size:3}    {'    '.join(shown)}")
     lost = sum(int(found[f"C{order}"]["lost"]) for order in settings.orders)
-    return "\n".join([*lines, "", f"Members whose numbers ceased to be finite: {lost}"])
+    return "\n".join([*lines, "", f"Members whose numbers did not stay finite: {lost}"])
 
 
-def described(settings):
-    """The images, for people; goes with every number and figure."""
+def describe_images(settings):
+    """Describe the images. This text goes with every table and figure."""
     return SETS[settings.images].format(images=settings.count)
 
 
-def made(settings, found):
-    """How the images out of distribution turned out."""
+def describe_ood_images(settings, found):
+    """Yield lines that describe the images out of distribution."""
     for size in settings.sizes:
         part = found[f"ood-{size}"]
         reached, n, steps = int(part["reached"].sum()), len(part["reached"]), np.median(part["steps"])
@@ -169,13 +169,13 @@ def made(settings, found):
 
 
 def last(ensemble, error, members, digits, unit):
-    """The numbers at the end of training."""
+    """Format the numbers at the end of training."""
     low, median, high = (f"{unit * value:.{digits}f}" for value in np.quantile(members[-1], QUARTILES))
     return f"{unit * ensemble[-1]:.{digits}f} ± {unit * error[-1]:.{digits}f}   {median} [{low}, {high}]"
 
 
 def along(ensemble, error, members):
-    """The averages along training, of the ensemble and of the median of its members."""
+    """Format the averages along training, of the ensemble and of the median of its members."""
     return f"{np.mean(ensemble[1:]):.2f}, {np.mean(np.median(members[1:], axis=1)):.2f}"
 
 
@@ -188,7 +188,7 @@ def figures(settings, found):
 
 
 def invariance_figure(settings, found):
-    """As the paper's figures of OSP: above on images to validate on, below out of distribution."""
+    """Draw the OSP as in the paper: above on validation images, below out of distribution."""
     fig, axes = plotting.panels(len(settings.sizes), 2, sharex=True, sharey="row")
     kinds = {"validation": "validation images", "ood": "OOD images"}
     for place, ax in enumerate(axes):
@@ -199,24 +199,24 @@ def invariance_figure(settings, found):
             ax.set_ylabel("orbit same prediction / k")
         if place >= len(settings.sizes):
             ax.set_xlabel("epoch")
-    described_by(fig, axes[0], settings)
+    add_legend(fig, axes[0], settings)
     return fig
 
 
 def accuracy_figure(settings, found):
-    """Accuracy on images to validate on, not turned."""
+    """Draw the accuracy on validation images that are not rotated."""
     fig, axes = plotting.panels(len(settings.sizes), sharey=True)
     for ax, size in zip(axes, settings.sizes, strict=True):
         draw(ax, settings, found, "accuracy", size, relative=False)
         ax.set(xlabel="epoch")
         ax.set_title(f"ensembles of {size}", loc="left")
     axes[0].set_ylabel("validation accuracy")
-    described_by(fig, axes[0], settings)
+    add_legend(fig, axes[0], settings)
     return fig
 
 
 def draw(ax, settings, found, name, size, *, relative):
-    """The curves of all groups in one panel."""
+    """Draw the curves of all groups in one panel."""
     for number, order in enumerate(settings.orders):
         part = found[f"C{order}"]
         unit = 1 / order if relative else 1.0
@@ -225,17 +225,17 @@ def draw(ax, settings, found, name, size, *, relative):
         plotting.orbit_curve(ax, part["epochs"], ensemble, members, errors=errors, label=label, number=number)
 
 
-def described_by(fig, ax, settings):
-    """Below all panels a legend, which says what bars and bands are, and above them what images these are."""
+def add_legend(fig, ax, settings):
+    """Add a legend for bars and bands below all panels, and a description of the images above them."""
     handles, labels = ax.get_legend_handles_labels()
     title = "bars: standard error over images; dotted and band: median and quartiles of members"
     columns = len(settings.orders)
     fig.legend(handles, labels, loc="outside lower center", ncols=columns, title=title, title_fontsize=8)
-    fig.suptitle(described(settings), fontsize=9)
+    fig.suptitle(describe_images(settings), fontsize=9)
 
 
 def sample_figure(settings, found):
-    """Three images out of distribution, each in its own range of brightness."""
+    """Draw three images out of distribution, each in its own range of brightness."""
     size = settings.sizes[-1]
     part = found[f"ood-{size}"]
     images = np.asarray(images_of(jnp.asarray(part["coefficients"][:3]), int(part["side"])))

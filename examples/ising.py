@@ -1,15 +1,15 @@
-"""The Ising model: how invariant an ensemble is, predicted before it is trained, and then measured.
+"""The Ising model: the theory predicts how invariant an ensemble will be, then training measures it.
 
-Networks learn the 25 local energies of spins on a 5 x 5 lattice, augmented by quarter turns of it. Turning the lattice
-leaves the energy E = -(sum of local energies)/25 as it is. No single network knows that; the infinite ensemble does,
+Networks learn the 25 local energies of spins on a 5 x 5 lattice, augmented by quarter turns. Turning the lattice does
+not change the energy E = -(sum of local energies)/25. No single network knows that. The infinite ensemble does,
 exactly, and an ensemble of M members does up to an error that falls as 1/sqrt(M). The error is the standard deviation
 of the predicted energy over the four turns, averaged over a set of spins. It is shown as it is, and relative (RSD) to
-one of two things: the standard deviation of E over the training distribution, 0.566 (exact), or 2, which the paper
-takes for it and which is that of a local energy.
+one of two numbers: the standard deviation of E over the training distribution, 0.566 (exact), or 2, the number that
+the paper uses, which is the standard deviation of a local energy.
 
-Members are trained by gradient descent on all data, and theory is about just that: infinite width, the same rate, the
-same number of steps. The quick preset ends long before the networks have learnt all they can, after a hundredth of the
-paper's training time: the longer a network is trained, the wider it must be to be close to theory.
+Members are trained by gradient descent on all data. The theory covers exactly this case: infinite width, the same
+rate, the same number of steps. The quick preset stops after a hundredth of the paper's training time, long before the
+networks have learned all they can. The longer a network is trained, the wider it must be to stay close to the theory.
 """
 
 import dataclasses
@@ -25,24 +25,24 @@ from matplotlib.patches import Patch
 
 from ntk_equiv import InfiniteEnsemble, augment, bounds, datasets, ensembles, filters, metrics, plotting, stax
 
-SITES = 25
-READOUT = -np.ones(SITES) / SITES  # the energy, from the local ones
+POSITIONS = 25
+READOUT = -np.ones(POSITIONS) / POSITIONS  # the energy is this combination of the local ones
 PAPER_NORMALIZER = 2.0
 SETS = {"train": "training set", "test": "test set", "ood": "out of distribution"}
-POINTS_AT_A_TIME = 100
+SAMPLES_AT_A_TIME = 100
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Sizes; one rate for each width."""
+    """Sizes. There is one rate for each width."""
 
     widths: tuple[int, ...]
     rates: tuple[float, ...]
     members: int
     sizes: tuple[int, ...]
     steps: int
-    points: int
-    test_points: int
+    samples: int
+    test_samples: int
     seed: int = 0
 
 
@@ -56,8 +56,8 @@ PRESETS = {
 
 
 def load(settings, data_dir):
-    """Spins and local energies: two sets of random spins +1 and -1, and one of Gaussian spins with variance 400."""
-    counts = {"train": settings.points, "test": settings.test_points, "ood": settings.test_points}
+    """Draw spins and local energies: two sets of spins +1 and -1, and one of Gaussian spins with variance 400."""
+    counts = {"train": settings.samples, "test": settings.test_samples, "ood": settings.test_samples}
     return datasets.ising(jax.random.key(settings.seed), **counts)
 
 
@@ -65,33 +65,34 @@ def compute(settings, data, results):
     for rate in sorted(set(settings.rates)):
         results.part(f"theory-{rate:g}", theory, settings, data, rate)
     for width, rate in zip(settings.widths, settings.rates, strict=True):
-        results.part(f"width-{width}", trained, settings, data, width, rate, results)
+        results.part(f"width-{width}", train_members, settings, data, width, rate, results)
 
 
 def theory(settings, data, rate):
-    """What is known without training: mean and deviation of the energies, and the error of M members."""
-    _, _, kernel_fn = stax.serial(stax.Dense(1, 2**0.5), stax.Relu(), stax.Dense(1))  # any width: the kernel knows none
+    """Compute what is known without training: mean and deviation of the energies, and the error of M members."""
+    # The kernel does not depend on the width.
+    _, _, kernel_fn = stax.serial(stax.Dense(1, 2**0.5), stax.Relu(), stax.Dense(1))
     with double_precision():
         sets = {name: jax.tree.map(lambda leaf: leaf.astype(float), getattr(data, name)) for name in SETS}
         train = augment(*sets["train"])
         ens = InfiniteEnsemble(kernel_fn, train, filters.gradient_descent(rate), reduction="mean")
         found = {"normalizer": data.std.energy, "sizes": np.geomspace(1, settings.members, 25)}
-        for name, points in sets.items():
-            law = bounds.orbit_deviation(ens, points.x, settings.steps, readout=READOUT)
+        for name, samples in sets.items():
+            law = bounds.orbit_deviation(ens, samples.x, settings.steps, readout=READOUT)
             found[f"{name}.expected"] = [law.expected(size).mean() for size in found["sizes"]]
-            orbit = ens.mean(points.rep_x.orbit(points.x).reshape(-1, SITES), settings.steps)
-            energies = datasets.total_energy(orbit).reshape(1, -1, points.n, 1)
+            orbit = ens.mean(samples.rep_x.orbit(samples.x).reshape(-1, POSITIONS), settings.steps)
+            energies = datasets.total_energy(orbit).reshape(1, -1, samples.n, 1)
             found[f"{name}.infinite"] = metrics.orbit_std(energies).ensemble
             found[f"{name}.energy"] = energies[0, 0, :, 0]
-            found[f"{name}.std"] = jnp.sqrt(ens.var(points.x, settings.steps) / SITES)
+            found[f"{name}.std"] = jnp.sqrt(ens.var(samples.x, settings.steps) / POSITIONS)
     return found
 
 
-def trained(settings, data, width, rate, results):
-    """Members of one width: the error of each, and of ensembles of several sizes that share no member."""
+def train_members(settings, data, width, rate, results):
+    """Train members of one width. Return their errors, and those of disjoint ensembles of several sizes."""
     run = results.train(
         f"width-{width}",
-        ensembles.mlp((width,), SITES),
+        ensembles.mlp((width,), POSITIONS),
         augment(*data.train),
         members=settings.members,
         steps=settings.steps,
@@ -111,22 +112,22 @@ def trained(settings, data, width, rate, results):
     return found
 
 
-def orbit_energies(run, points):
-    """The energy that each member predicts for all turns of all points, [members, 4, n], in float64."""
+def orbit_energies(run, samples):
+    """Return the energy that each member predicts for all turns of all samples, [members, 4, n], in float64."""
     found = []
-    for start in range(0, points.n, POINTS_AT_A_TIME):
-        orbit = points.rep_x.orbit(points.x[start : start + POINTS_AT_A_TIME])
-        local = run.predict(orbit.reshape(-1, SITES))[run.finished]
+    for start in range(0, samples.n, SAMPLES_AT_A_TIME):
+        orbit = samples.rep_x.orbit(samples.x[start : start + SAMPLES_AT_A_TIME])
+        local = run.predict(orbit.reshape(-1, POSITIONS))[run.finished]
         energies = np.asarray(datasets.total_energy(local), np.float64)
         found.append(energies.reshape(len(local), *orbit.shape[:2]))
     return np.concatenate(found, axis=2)
 
 
 def mean_and_error(values, members, size):
-    """The mean over ensembles of one size, and its standard error.
+    """Return the mean over ensembles of one size, and its standard error.
 
-    At infinite width the error of an ensemble of M members has the law of that of one member, divided by sqrt(M). So
-    its spread is taken from the many members, also where there is only one ensemble.
+    At infinite width the error of an ensemble of M members is distributed like that of one member, divided by sqrt(M).
+    So the spread is taken from the many members, even where there is only one ensemble.
     """
     return values.mean(), members.std(ddof=1) / math.sqrt(size * len(values))
 
@@ -159,7 +160,7 @@ def table(settings, found):
 
 
 def figures(settings, found):
-    """The paper's Figure 1 and the figure of its appendix on the Ising model, with theory on top."""
+    """Draw the paper's Figure 1 and the figure of its appendix on the Ising model, with theory."""
     scale = _theories(found)[0]["normalizer"]
     orbit, axes = against_size(settings, found, "std", lambda known, name: known[f"{name}.expected"])
     for ax, name in zip(axes, SETS, strict=True):
@@ -172,12 +173,12 @@ def figures(settings, found):
 
 
 def expected_distance(known, name):
-    """The mean of |z| for a Gaussian z is sqrt(2/pi) times its standard deviation, which falls as 1/sqrt(M)."""
+    """Return the mean of |z|, sqrt(2/pi) times the standard deviation of a Gaussian z, which falls as 1/sqrt(M)."""
     return math.sqrt(2 / math.pi) * known[f"{name}.std"].mean() / np.sqrt(known["sizes"])
 
 
 def against_size(settings, found, quantity, expected):
-    """A quantity of ensembles against their size, in units of the standard deviation of the energy, for each set."""
+    """Draw a quantity of ensembles against their size, for each set, in units of the deviation of the energy."""
     fig, axes = plotting.panels(3, width=3.0)
     for ax, (name, title) in zip(axes, SETS.items(), strict=True):
         scale = _theories(found)[0]["normalizer"]
@@ -190,7 +191,7 @@ def against_size(settings, found, quantity, expected):
             ]
             beside = np.array(settings.sizes) * 1.08 ** (
                 number - (len(settings.widths) - 1) / 2
-            )  # marks do not hide marks
+            )  # so marks do not hide each other
             plotting.measured(ax, beside, *zip(*shown, strict=True), label=f"width {width}", number=number)
         for number, known in enumerate(_theories(found)):
             label = "theory" if number == 0 else None

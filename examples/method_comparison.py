@@ -1,18 +1,18 @@
-"""Four ways to make a classifier invariant under rotations, with about the same number of parameters each.
+"""Four ways to make a classifier invariant under rotations, each with about the same number of parameters.
 
     DeepEns+DA   an ensemble of the paper's networks, trained on data augmented by rotations
     only DA      one wide network of the same kind, trained on the same data
     group CNN    a network built to be invariant, with filters of circular harmonics as in E2CNN
-    Canon        a small network of that kind turns the picture to a standard orientation, an ordinary one classifies it
+    Canon        a small group CNN rotates the image to a standard orientation, an ordinary network classifies it
 
 All are trained on FashionMNIST under all rotations by 360/k degrees, with the same optimizer, batches and number of
-steps. After every epoch the orbit same prediction is measured: how many of the k rotations of a picture are classified
-like the picture, k if the classifier is invariant. The table has its mean and standard deviation over the epochs, as
-Table 1 of the paper has. The last two are exactly invariant for k = 4. For k = 8 and 16 they are not, because pictures
-and features live on a square grid, on which such rotations interpolate.
+steps. After every epoch the orbit same prediction is measured: how many of the k rotations of an image get the same
+class as the image. It is k if the classifier is invariant. The table shows its mean and standard deviation over the
+epochs, like Table 1 of the paper. The last two are exactly invariant for k = 4. For k = 8 and 16 they are not,
+because rotations on a square grid of pixels or features interpolate.
 
-The paper's caption says that its ensembles have 100 members, its appendix that they have ten and that the other
-networks have as many parameters as these. The preset "paper" follows the appendix.
+The paper's caption says that its ensembles have 100 members. Its appendix says that they have ten, and that the other
+networks have as many parameters as these ten. The preset "paper" follows the appendix.
 """
 
 import dataclasses
@@ -20,8 +20,8 @@ import sys
 
 import numpy as np
 from _experiment import Experiment
-from _group_cnn import Canonicalised, GroupCNN, WideCNN, matched, parameters
-from _orbit_training import total_error, trained
+from _group_cnn import Canonicalised, GroupCNN, WideCNN, count_parameters, match_parameters
+from _orbit_training import total_error, train_on_orbits
 from _rotated_images import SETS, pictures
 
 from ntk_equiv import ensembles, plotting
@@ -39,7 +39,7 @@ PAPER = {
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Sizes, and channels over all orientations: of the group CNN, and of the finder of orientations in Canon."""
+    """Sizes. `channels` of the group CNN and `finder`, of the orientation network in Canon, count all orientations."""
 
     orders: tuple[int, ...]
     members: int
@@ -59,7 +59,7 @@ class Settings:
 PRESETS = {
     "quick": Settings((4, 8, 16), 10, 300, 100, 4, 32, (32, 32, 256), (32, 16), 12, 60),
     "paper": Settings((4, 8, 16), 10, 60_000, 10_000, 10, 64, (64, 128, 512), (64, 64), 100, 1000),
-    # Two that contain the layers of all: compiling them is what takes time here.
+    # These two methods contain the layers of all. Most of the time here is compilation.
     "test": Settings((8,), 2, 16, 4, 2, 16, (8, 8, 16), (8, 8), 7, 4, methods=("ensemble", "canonical"), drawn=True),
 }
 
@@ -68,20 +68,20 @@ def compute(settings, data, results):
     shape = data.x.shape[1:]
     for order in settings.orders:
         for method in settings.methods:
-            results.part(f"C{order}-{method}", measured, settings, data, order, method, shape, results)
+            results.part(f"C{order}-{method}", measure, settings, data, order, method, shape, results)
 
 
-def measured(settings, data, order, method, shape, results):
-    """All that is measured of one method."""
+def measure(settings, data, order, method, shape, results):
+    """Train one method and return its measurements."""
     module, members = network(settings, order, method, shape), settings.members if method == "ensemble" else 1
-    which = {"sets": TRIED, "so2_sets": SO2_SETS, "epochs": range(1, settings.epochs + 1)}
+    which = {"sizes": (members,), "sets": TRIED, "so2_sets": SO2_SETS, "epochs": range(1, settings.epochs + 1)}
     name = f"C{order}-{method}"
-    found = trained(results, name, module, data, settings, order=order, members=members, sizes=(members,), **which)
-    return found | {"parameters": members * parameters(module, shape)}
+    found = train_on_orbits(results, name, module, data, settings, order=order, members=members, **which)
+    return found | {"parameters": members * count_parameters(module, shape)}
 
 
 def network(settings, order, method, shape):
-    """The network of a method: a member of the ensemble, or a network as large as the ensemble is."""
+    """Return the network of a method: a member of the ensemble, or a network as large as the whole ensemble."""
     member = ensembles.fashion_cnn()
     if method == "ensemble":
         return member
@@ -90,17 +90,17 @@ def network(settings, order, method, shape):
         "group": lambda head: GroupCNN(order, tuple(settings.channels), head),
         "canonical": lambda percent: Canonicalised(order, tuple(settings.finder), percent),
     }[method]
-    return matched(build, settings.members * parameters(member, shape), shape)
+    return match_parameters(build, settings.members * count_parameters(member, shape), shape)
 
 
 def over_training(part, what):
-    """Mean and standard deviation over the epochs."""
+    """Return mean and standard deviation over the epochs."""
     values = part[f"{what}.osp"][:, 0]
     return values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0
 
 
 def table(settings, found):
-    lines = ["Pictures drawn at random for a test, not the sets they are named after"] if settings.drawn else []
+    lines = ["Images drawn at random for a test, not the sets that are named here"] if settings.drawn else []
     heading = "".join(f"{f'C{order}':>16}" for order in settings.orders)
     for name in TRIED:
         lines += [f"Orbit same prediction on {SETS[name]}, mean ± standard deviation over the epochs"]
@@ -115,7 +115,7 @@ def table(settings, found):
         lines += [f"{'one member, on average':24}" + "".join(f"{values.mean():16.2f}" for values in members), ""]
     for title, what, form in (
         (
-            "Accuracy on all rotations of the FashionMNIST test pictures, at the end",
+            "Accuracy on all rotations of the FashionMNIST test images, at the end",
             "fashion.accuracy",
             ".1%",
         ),
@@ -135,7 +135,7 @@ def figures(settings, found):
 
 
 def comparison_figure(settings, found):
-    """All methods on three sets, in parts of the whole orbit, so that groups can be compared."""
+    """Draw all methods on three sets, as fractions of the orbit, so that groups can be compared."""
     fig, axes = plotting.panels(len(TRIED), width=3.0, height=3.0, sharey=True)
     for ax, name in zip(axes, TRIED, strict=True):
         for number, method in enumerate(settings.methods):
@@ -152,7 +152,7 @@ def comparison_figure(settings, found):
 
 
 def so2_figure(settings, found):
-    """All rotations of the plane, for the canonicalised network and for the ensemble."""
+    """Draw results for all rotations of the plane, for the canonicalised network and for the ensemble."""
     epochs = np.arange(1, settings.epochs + 1)
     shown = ("canonical", "ensemble")
     fig, axes = plotting.panels(len(shown), width=3.4, height=3.0, sharey=True)

@@ -2,25 +2,26 @@
 
 The library follows one line of thought, and this is where its parts lie on it:
 
-- `stax` builds an architecture as a triple `(init_fn, apply_fn, kernel_fn)`, the last of which knows the NNGP and the
+- `stax` builds a network as a triple `(init_fn, apply_fn, kernel_fn)`; `kernel_fn` evaluates the NNGP kernel and the
   neural tangent kernel of the infinitely wide network;
-- `gram` evaluates any such `kernel_fn` on many points, in tiles of bounded memory;
-- `empirical` has the kernels of networks of finite width: `empirical_kernel_fn` those of any one network,
-  `monte_carlo_kernel_fn` their mean over random ones;
+- `gram` evaluates any such `kernel_fn` on many samples, in tiles of bounded memory;
+- `empirical` has the kernels of networks of finite width: `empirical_kernel_fn` those of one network,
+  `monte_carlo_kernel_fn` their mean over random networks;
 - `groups` are finite groups with their irreps, and the rotation groups; `reps` are the ways in which they act on
   vectors, images and graphs;
-- `augment` makes a training set of all images of given points under a group;
+- `augment` makes the augmented set: all images of given samples under a group;
 - `InfiniteEnsemble`, `ensemble_mean` and `ensemble_cov`, from `infinite`, are the infinitely wide ensemble trained on
-  such a set, exactly and at any time; `filters` are the ways to train it;
-- `bounds` tell how many members or how fine an augmentation it takes, and how large an error remains;
-- `theorems` measure how kernels, their Gram matrices and any function respect the symmetry;
-- `ensembles` trains real ones, with Flax, and compares them with the theory;
+  such a set, exactly and at any time;
+- `filters` say how it is trained, and `solvers` how training is computed;
+- `bounds` tell how many members or how fine an augmentation you need, and how large an error remains;
+- `theorems` measure how well kernels, their Gram matrices and any function respect the symmetry;
+- `ensembles` trains real ensembles, with Flax, and compares them with the theory;
 - `metrics` measure how invariant their predictions are;
 - `datasets` are the problems and image sets of the paper, each with its symmetry;
 - `plotting` draws figures, in one style;
-- `planning` puts all this together for data of your own: how many members, how long to train, how large an error, on
-  which inputs; also from the command line, as `ntk-equiv plan`;
-- `interop` lets networks written for neural-tangents take part.
+- `planning` puts all this together for your own data: how many members, how long to train, how large an error, on
+  which samples; also from the command line, as `ntk-equiv plan`;
+- `interop` makes networks written for neural-tangents work here.
 
 Importing `ntk_equiv` is cheap: each part is loaded when it is first used.
 """
@@ -43,6 +44,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
         planning,
         plotting,
         reps,
+        solvers,
         stax,
         theorems,
     )
@@ -71,6 +73,7 @@ __all__ = [
     "planning",
     "plotting",
     "reps",
+    "solvers",
     "stax",
     "theorems",
 ]
@@ -96,6 +99,7 @@ _HOME = {
     "planning": "ntk_equiv.planning",
     "plotting": "ntk_equiv.plotting",
     "reps": "ntk_equiv.reps",
+    "solvers": "ntk_equiv.solvers",
     "stax": "ntk_equiv.stax",
     "theorems": "ntk_equiv.theorems",
 }

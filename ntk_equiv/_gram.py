@@ -1,4 +1,4 @@
-"""Kernels on many points.
+"""Kernels on many samples.
 
 A Gram matrix is evaluated in square tiles of bounded memory and written straight into the result. Of Θ(X, X) only the
 tiles on and above the diagonal are evaluated: Θ(x', x)(s', s) = Θ(x, x')(s, s') gives the others.
@@ -78,23 +78,15 @@ def gram(
          [0.0531 0.3333 0.0531]
          [0.0531 0.0531 0.3333]]
     """
-    kernel_fn = kernel_function(kernel_fn)
+    kernel = split_kernel(kernel_function(kernel_fn))
     get, progress = canonical_get(get), boolean(progress, "progress")
     tile = None if tile is None else positive_integer(tile, "tile")
-    symmetric = x2 is None
-    halves = split_kernel(kernel_fn)
-    x1, x2 = halves.check_samples(x1, "x1"), None if symmetric else halves.check_samples(x2, "x2")
-    n1, n2 = samples_in(x1, "x1"), samples_in(x1 if symmetric else x2, "x2")
-    if not is_concrete((x1, x2, split_kernel(kernel_fn))) or n1 == 0 or n2 == 0:
-        whole = split_kernel(kernel_fn)(x1, x2, get)
-        return jax.tree.map(_symmetrized, whole) if symmetric else whole
-    # Known points may still meet a function that is being traced: what is known is evaluated now, not in its program.
-    with evaluating_what_is_known():
-        return _in_tiles(kernel_fn, x1, x2, get, tile, progress)
+    x1, x2 = check_samples(kernel, x1, "x1"), None if x2 is None else check_samples(kernel, x2, "x2")
+    return evaluate_gram(kernel, x1, x2, get, tile=tile, progress=progress)
 
 
-def kernel_function(kernel_fn: Any) -> KernelFunction:
-    """`kernel_fn`, or the third part of a network (init_fn, apply_fn, kernel_fn); refused if it is neither."""
+def kernel_function(kernel_fn: KernelFunction | tuple) -> KernelFunction:
+    """Return `kernel_fn`, or the third part of a network (init_fn, apply_fn, kernel_fn); refuse anything else."""
     if isinstance(kernel_fn, tuple) and len(kernel_fn) == 3 and all(map(callable, kernel_fn)):
         return kernel_fn[2]
     return function(kernel_fn, "kernel_fn", fix=KERNEL_FUNCTIONS)
@@ -105,36 +97,57 @@ def split_kernel(kernel_fn: KernelFunction) -> SplitKernel:
     return kernel_fn if isinstance(kernel_fn, SplitKernel) else PlainKernel(kernel_fn)
 
 
-def samples(kernel_fn: KernelFunction, x: Inputs, argument: str) -> Inputs:
-    """`x` as `kernel_fn` takes it, if it is a batch of samples, and finite where that is known."""
-    x = split_kernel(kernel_fn).check_samples(x, argument)
+def check_samples(kernel: SplitKernel, x: Inputs, argument: str) -> Inputs:
+    """Return `x` as the kernel takes it; refuse what is no batch of samples, or not finite where that is known."""
+    x = kernel.check_samples(x, argument)
     if samples_in(x, argument) and is_concrete(x):
         _check_finite(x, argument)
     return x
 
 
-def _in_tiles(
-    kernel_fn: KernelFunction, x1: Inputs, x2: Inputs | None, get: Any, tile: int | None, progress: bool
+def evaluate_gram(
+    kernel: SplitKernel,
+    x1: Inputs,
+    x2: Inputs | None,
+    get: str | tuple[str, ...],
+    *,
+    tile: int | None = None,
+    progress: bool = False,
 ) -> Any:
-    """The kernels of known points, at least one on each side."""
+    """Return what `gram` does, for arguments that were checked before."""
+    n1, n2 = _count(x1), _count(x1 if x2 is None else x2)
+    if not is_concrete((x1, x2, kernel)) or n1 == 0 or n2 == 0:
+        whole = kernel(x1, x2, get)
+        return jax.tree.map(_symmetrize, whole) if x2 is None else whole
+    # Known samples may meet a function that is being traced: what is known is evaluated now, not in its program.
+    with evaluating_what_is_known():
+        return _evaluate_in_tiles(kernel.restrict(get), x1, x2, get, tile, progress)
+
+
+def _evaluate_in_tiles(
+    kernel: SplitKernel,
+    x1: Inputs,
+    x2: Inputs | None,
+    get: str | tuple[str, ...],
+    tile: int | None,
+    progress: bool,
+) -> Any:
+    """Return the kernels of known samples, at least one on each side."""
     symmetric = x2 is None
-    n1, n2 = samples_in(x1, "x1"), samples_in(x1 if symmetric else x2, "x2")
-    _check_finite(x1, "x1")
-    _check_finite(x2, "x2")
-    halves = split_kernel(kernel_fn).restrict(get)
-    size = _tile_size(halves, x1) if tile is None else tile
-    left = halves.per_sample(x1)
-    right = left if symmetric else halves.per_sample(x2)
+    n1, n2 = _count(x1), _count(x1 if symmetric else x2)
+    size = _tile_size(kernel, x1) if tile is None else tile
+    left = kernel.per_sample(x1)
+    right = left if symmetric else kernel.per_sample(x2)
     sizes = min(size, n1), min(size, n2)
-    corners = _corners((n1, n2), sizes, symmetric=symmetric)
-    tiles = _evaluated(halves, left, right, corners, sizes, get)
+    corners = _tile_corners((n1, n2), sizes, symmetric=symmetric)
+    tiles = _evaluate_tiles(kernel, left, right, corners, sizes, get)
     result: _InHostMemory | _InDeviceMemory | None = None
-    for (row, column), block in tqdm(zip(corners, tiles, strict=True), total=len(corners), disable=not progress):
+    for (row, column), entries in tqdm(zip(corners, tiles, strict=True), total=len(corners), disable=not progress):
         if result is None:
             kind = _InHostMemory if jax.default_backend() == "cpu" else _InDeviceMemory
-            _check_size(block, n1, n2)
-            result = kind(block, n1, n2, symmetric)
-        result.place(block, row, column)
+            _check_size(entries, n1, n2)
+            result = kind(entries, n1, n2, symmetric)
+        result.place(entries, row, column)
     assert result is not None
     return result.arrays()
 
@@ -142,91 +155,96 @@ def _in_tiles(
 @dataclass_pytree
 @dataclass(frozen=True)
 class PlainKernel:
-    """Any kernel function, dressed as two halves of which the first does nothing."""
+    """Any kernel function in two halves, of which the first does nothing: how kernels from elsewhere take part."""
 
     kernel_fn: KernelFunction = field(metadata={"static": True})
 
     def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None) -> Any:
-        """What `get` names, also of a function that returns more of a record than it was asked for."""
+        """Return what `get` names, also where the function returns a record with more than it was asked for."""
         found, names = self.kernel_fn(x1, x2, get), (get,) if isinstance(get, str) else tuple(get or ())
         if not names or not all(hasattr(found, name) for name in names):
             return found
         return select(found, get if isinstance(get, str) else names)
 
     def check_samples(self, x: Inputs, argument: str = "x") -> Inputs:
-        """`x` as it is: the function itself knows what it takes."""
+        """Return `x` as it is: the function itself knows what it takes."""
         return x
 
     def restrict(self, get: str | tuple[str, ...]) -> "PlainKernel":
-        """The same: nothing is done for each sample."""
+        """Return this function: it does nothing for each sample."""
         return self
 
     def per_sample(self, x: Inputs) -> Inputs:
+        """Return the samples themselves."""
         return x
 
     def per_pair(self, left: Inputs, right: Inputs, get: Get = None) -> Any:
+        """Call the function."""
         return self(left, right, get)
 
     def entries_per_pair(self, x: Inputs) -> int:
-        """A guess: as many as the largest array of a sample has positions."""
+        """Guess that a pair takes as many numbers as the largest array of a sample has positions."""
         return max(math.prod(leaf.shape[1:-1]) for leaf in jax.tree.leaves(x))
 
 
-@jax.jit
-def prior_variance(kernel_fn: SplitKernel, x: Inputs) -> jax.Array:
-    """Return the diagonal of 𝒦(x, x) over samples and positions, [m, ...]."""
+@partial(jax.jit, static_argnames="get")
+def kernel_diagonal(kernel_fn: SplitKernel, x: Inputs, get: str = "nngp") -> jax.Array:
+    """Return the diagonal of 𝒦(x, x), or of Θ(x, x), over samples and positions, [m, ...]."""
 
     def of_one(sample: Inputs) -> jax.Array:
-        kernel = kernel_fn(jax.tree.map(lambda leaf: leaf[None], sample), None, "nngp")
+        kernel = kernel_fn(jax.tree.map(lambda leaf: leaf[None], sample), None, get)
         return jnp.diagonal(joint(kernel))
 
     return jax.vmap(of_one)(x)
 
 
-def _evaluated(
-    halves: Any, left: Any, right: Any, corners: list[tuple[int, int]], sizes: tuple[int, int], get: Any
+def _evaluate_tiles(
+    kernel: SplitKernel, left: Any, right: Any, corners: list[tuple[int, int]], sizes: tuple[int, int], get: Any
 ) -> Iterator[Any]:
-    """The tiles at `corners`, in order. A few are always under way: XLA runs each of them on one core of a CPU."""
+    """Yield the tiles at `corners`, in order."""
+    # A few are always under way, because XLA runs each of them on one core of a CPU.
     devices = jax.local_devices()
     copies = [(left, right)] if len(devices) == 1 else [jax.device_put((left, right), device) for device in devices]
     under_way: deque[Any] = deque()
     for number, (row, column) in enumerate(corners):
-        under_way.append(_tile(halves, *copies[number % len(copies)], row, column, sizes, get))
+        under_way.append(_tile(kernel, *copies[number % len(copies)], row, column, sizes, get))
         if len(under_way) == TILES_UNDER_WAY * len(devices):
             yield _on(devices[0], under_way.popleft())
     while under_way:
         yield _on(devices[0], under_way.popleft())
 
 
-def _on(device: jax.Device, block: Any) -> Any:
-    return block if jax.tree.leaves(block)[0].devices() == {device} else jax.device_put(block, device)
+def _on(device: jax.Device, entries: Any) -> Any:
+    return entries if jax.tree.leaves(entries)[0].devices() == {device} else jax.device_put(entries, device)
 
 
 @partial(jax.jit, static_argnames=("sizes", "get"))
-def _tile(halves: Any, left: Any, right: Any, row: Index, column: Index, sizes: tuple[int, int], get: Any) -> Any:
+def _tile(
+    kernel: SplitKernel, left: Any, right: Any, row: Index, column: Index, sizes: tuple[int, int], get: Any
+) -> Any:
     def cut(tree: Any, start: Index, size: int) -> Any:
         return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), tree)
 
-    return halves.per_pair(cut(left, row, sizes[0]), cut(right, column, sizes[1]), get)
+    return kernel.per_pair(cut(left, row, sizes[0]), cut(right, column, sizes[1]), get)
 
 
 class _InHostMemory:
     """The result where it is cheapest to write on a CPU: in NumPy arrays that JAX takes over without a copy."""
 
-    def __init__(self, block: Any, n1: int, n2: int, symmetric: bool):
+    def __init__(self, entries: Any, n1: int, n2: int, symmetric: bool):
         self.symmetric = symmetric
-        self.whole = jax.tree.map(lambda k: _aligned((n1, n2, *k.shape[2:]), k.dtype), block)
+        self.whole = jax.tree.map(lambda k: _empty_aligned((n1, n2, *k.shape[2:]), k.dtype), entries)
 
-    def place(self, block: Any, row: int, column: int) -> None:
+    def place(self, entries: Any, row: int, column: int) -> None:
         def write(whole: np.ndarray, part: jax.Array) -> None:
             diagonal = self.symmetric and row == column
             values = np.asarray(part)
-            values = _symmetrized(values) if diagonal else values
+            values = _symmetrize(values) if diagonal else values
             whole[row : row + values.shape[0], column : column + values.shape[1]] = values
             if self.symmetric and not diagonal:
-                whole[column : column + values.shape[1], row : row + values.shape[0]] = _mirrored(values)
+                whole[column : column + values.shape[1], row : row + values.shape[0]] = _mirror(values)
 
-        jax.tree.map(write, self.whole, block)
+        jax.tree.map(write, self.whole, entries)
 
     def arrays(self) -> Any:
         return jax.device_put(self.whole)
@@ -235,49 +253,49 @@ class _InHostMemory:
 class _InDeviceMemory:
     """The result in the memory of an accelerator, updated in place."""
 
-    def __init__(self, block: Any, n1: int, n2: int, symmetric: bool):
+    def __init__(self, entries: Any, n1: int, n2: int, symmetric: bool):
         self.symmetric = symmetric
-        self.whole = jax.tree.map(lambda k: jnp.zeros((n1, n2, *k.shape[2:]), k.dtype), block)
+        self.whole = jax.tree.map(lambda k: jnp.zeros((n1, n2, *k.shape[2:]), k.dtype), entries)
 
-    def place(self, block: Any, row: int, column: int) -> None:
-        self.whole = _updated(self.whole, block, row, column, self.symmetric, self.symmetric and row == column)
+    def place(self, entries: Any, row: int, column: int) -> None:
+        self.whole = _update(self.whole, entries, row, column, self.symmetric, self.symmetric and row == column)
 
     def arrays(self) -> Any:
         return self.whole
 
 
 @partial(jax.jit, static_argnames=("symmetric", "diagonal"), donate_argnums=0)
-def _updated(whole: Any, block: Any, row: Index, column: Index, symmetric: bool, diagonal: bool) -> Any:
+def _update(whole: Any, entries: Any, row: Index, column: Index, symmetric: bool, diagonal: bool) -> Any:
     def write(whole: jax.Array, part: jax.Array) -> jax.Array:
         rest = (0,) * (part.ndim - 2)
-        whole = jax.lax.dynamic_update_slice(whole, _symmetrized(part) if diagonal else part, (row, column, *rest))
+        whole = jax.lax.dynamic_update_slice(whole, _symmetrize(part) if diagonal else part, (row, column, *rest))
         if not symmetric or diagonal:
             return whole
-        return jax.lax.dynamic_update_slice(whole, _mirrored(part), (column, row, *rest))
+        return jax.lax.dynamic_update_slice(whole, _mirror(part), (column, row, *rest))
 
-    return jax.tree.map(write, whole, block)
+    return jax.tree.map(write, whole, entries)
 
 
-def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An uninitialised array that starts at a multiple of 64 bytes, as JAX wants it."""
+def _empty_aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Return an uninitialised array that starts at a multiple of 64 bytes, so that JAX takes it without a copy."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def _mirrored(k: Any) -> Any:
-    """The kernels of exchanged samples: sample axes swapped, and the two positions of each spatial axis too."""
+def _mirror(k: Any) -> Any:
+    """Return the kernels of exchanged samples: sample axes swapped, and the two positions of each spatial axis too."""
     return k.transpose([axis ^ 1 for axis in range(k.ndim)])
 
 
-def _symmetrized(k: Any) -> Any:
-    """A block on the diagonal, whose two triangles may differ by rounding."""
-    return (k + _mirrored(k)) / 2
+def _symmetrize(k: Any) -> Any:
+    """Return a tile on the diagonal, whose two triangles may differ by rounding, exactly symmetric."""
+    return (k + _mirror(k)) / 2
 
 
-def _corners(shape: tuple[int, int], sizes: tuple[int, int], *, symmetric: bool) -> list[tuple[int, int]]:
-    """Where tiles start. All have the same size, so that one program serves them; the last ones overlap."""
+def _tile_corners(shape: tuple[int, int], sizes: tuple[int, int], *, symmetric: bool) -> list[tuple[int, int]]:
+    """Return where tiles start. All have the same size, so that one program serves them; the last ones overlap."""
     rows, columns = (
         [min(start, extent - size) for start in range(0, extent, size)]
         for extent, size in zip(shape, sizes, strict=True)
@@ -285,13 +303,13 @@ def _corners(shape: tuple[int, int], sizes: tuple[int, int], *, symmetric: bool)
     return [(row, column) for row in rows for column in columns if not symmetric or row <= column]
 
 
-def _tile_size(halves: Any, x: Inputs) -> int:
-    return max(1, math.isqrt(ENTRIES_PER_TILE // halves.entries_per_pair(x)))
+def _tile_size(kernel: SplitKernel, x: Inputs) -> int:
+    return max(1, math.isqrt(ENTRIES_PER_TILE // kernel.entries_per_pair(x)))
 
 
-def _check_size(block: Any, n1: int, n2: int) -> None:
+def _check_size(entries: Any, n1: int, n2: int) -> None:
     """Refuse a result that does not fit into memory, once the first tile has shown how large it is."""
-    kernels = jax.tree.leaves(block)
+    kernels = jax.tree.leaves(entries)
     size = sum(n1 * n2 * math.prod(k.shape[2:]) * k.dtype.itemsize for k in kernels)
     check_fits(
         size,
@@ -300,6 +318,11 @@ def _check_size(block: Any, n1: int, n2: int) -> None:
         fix='Ask for one kernel (`get="ntk"`), pass float32 inputs or fewer samples, or take a few rows at a time, '
         "`gram(kernel_fn, x1[:1000], x1)`.",
     )
+
+
+def _count(x: Inputs) -> int:
+    """Return the number of samples."""
+    return jax.tree.leaves(x)[0].shape[0]
 
 
 def _check_finite(x: Inputs | None, argument: str) -> None:

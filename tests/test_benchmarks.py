@@ -1,4 +1,4 @@
-"""What surrounds the benchmarks, none of which is run here: what is kept, the page that shows it, and the runner."""
+"""The runner of the benchmarks, the stored results and the page that shows them. No benchmark is run here."""
 
 import json
 import sys
@@ -105,21 +105,21 @@ def test_one_script_is_run_again_and_the_others_are_kept(folder, capfd):
 def test_ways_are_measured_in_turn_after_their_answers_agree():
     log = []
     ours, theirs = (lambda name=name: log.append(name) or np.ones(2) for name in ("ours", "theirs"))
-    found = measuring.compared(ours, {"they": theirs}, tolerance=1e-9, rounds=2, enough=0)
+    found = measuring.compare_ways(ours, {"they": theirs}, tolerance=1e-9, rounds=2, enough=0)
     assert log == ["ours", "theirs"] * 3
     assert found.difference == 0
     assert found.theirs.keys() == {"they"}
     with pytest.raises(AssertionError, match=r"they answers differently, by 0\.5"):
-        measuring.compared(ours, {"they": lambda: 2 * np.ones(2)}, tolerance=1e-9)
+        measuring.compare_ways(ours, {"they": lambda: 2 * np.ones(2)}, tolerance=1e-9)
     with pytest.raises(AssertionError, match="nan"):
-        measuring.compared(ours, {"they": lambda: np.array([1, np.nan])}, tolerance=1e-9)
+        measuring.compare_ways(ours, {"they": lambda: np.array([1, np.nan])}, tolerance=1e-9)
 
 
 def test_short_runs_are_repeated_for_longer_than_long_ones(monkeypatch):
     seconds, log = {"short": 0.25, "long": 2.0, "endless": 50.0}, []
-    monkeypatch.setattr(measuring, "timed", lambda way: (seconds[way()], None))
+    monkeypatch.setattr(measuring, "time_run", lambda way: (seconds[way()], None))
     ways = {name: lambda name=name: log.append(name) or name for name in seconds}
-    assert measuring.in_turn(ways, rounds=3, patience=20.0, enough=2.0) == seconds
+    assert measuring.time_in_turn(ways, rounds=3, patience=20.0, enough=2.0) == seconds
     assert {name: log.count(name) for name in seconds} == {"short": 8, "long": 3, "endless": 1}
     assert log[:4] == ["short", "long", "endless", "short"]
 

@@ -1,4 +1,4 @@
-"""The documentation: the reference has every public name, and broken links of the site are found."""
+"""The documentation: the reference has every public name, paths that pages name exist, and broken links are found."""
 
 import re
 import runpy
@@ -22,7 +22,7 @@ def test_every_public_name_is_in_the_reference(name, home):
 
 @pytest.mark.parametrize("name", sorted(SHOWN))
 def test_what_the_reference_shows_is_there_and_described(name):
-    """What has no docstring would be left out."""
+    """The reference would leave out a name without a docstring."""
     home, _, last = name.rpartition(".")
     found = getattr(import_module(home), last)
     members = [getattr(found, public) for public in getattr(found, "__all__", [])]
@@ -32,6 +32,25 @@ def test_what_the_reference_shows_is_there_and_described(name):
 
 def test_the_reference_leaves_nothing_out():
     assert "members:" not in REFERENCE
+
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
+def missing_paths(text: str) -> list[str]:
+    """Files and folders of the repository that a page names in backticks, and that do not exist."""
+    named = re.findall(r"`((?:tests|ntk_equiv|examples|benchmarks|docs)/[\w./-]*)`", text)
+    return [name for name in named if not (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.stem)
+def test_files_that_a_page_names_exist(page):
+    assert missing_paths(page.read_text()) == []
+
+
+def test_a_file_that_does_not_exist_is_found():
+    text = "In `tests/test_docs.py`, `docs/tools/` and `tests/test_nothing.py`; not in `from examples import x`."
+    assert missing_paths(text) == ["tests/test_nothing.py"]
 
 
 @pytest.fixture

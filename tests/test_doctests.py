@@ -1,4 +1,4 @@
-"""Every public function and class shows, by an example in its docstring that is run, what it gives."""
+"""Every public function and class has an example in its docstring that is run and whose output is checked."""
 
 import doctest
 import importlib
@@ -8,7 +8,7 @@ from types import ModuleType
 
 import ntk_equiv
 
-# What no test can run: the first works only before JAX is used, the others read files that are not everywhere.
+# No test can run these: the first works only before JAX is used, the others read files that may be missing.
 EXEMPT = {"use_cores", "cifar10", "fashion_mnist", "mnist", "nct_crc_he", "pathmnist"}
 
 
@@ -18,7 +18,7 @@ def public_modules() -> list[ModuleType]:
 
 
 def public_names(module: ModuleType) -> dict[str, object]:
-    """The functions and classes that a module offers: by `__all__`, or else those it defines."""
+    """Return the public functions and classes of a module: those in `__all__`, or else those it defines."""
     if hasattr(module, "__all__"):
         found = {name: getattr(module, name) for name in module.__all__}
     else:
@@ -28,7 +28,7 @@ def public_names(module: ModuleType) -> dict[str, object]:
 
 
 def shows_something(value: object) -> bool:
-    """Whether the docstring has an example that is run and whose output is checked."""
+    """Return whether the docstring has an example that is run and whose output is checked."""
     examples = doctest.DocTestParser().get_examples(inspect.getdoc(value) or "")
     return any(example.want and not example.options.get(doctest.SKIP) for example in examples)
 

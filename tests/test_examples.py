@@ -1,4 +1,4 @@
-"""Every example runs, those that are experiments with their smallest preset."""
+"""Every example runs with its smallest preset."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ def test_there_are_examples():
 def test_example_runs(script, tmp_path):
     result = subprocess.run(
         [sys.executable, str(script), "--preset", "test"],
-        cwd=tmp_path,  # what an example writes must not end up in the checkout
+        cwd=tmp_path,  # examples must not write into the checkout
         capture_output=True,
         text=True,
     )

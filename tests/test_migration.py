@@ -1,4 +1,4 @@
-"""The page for users of neural-tangents is run once more in single precision, in which most of them will read it."""
+"""The page for users of neural-tangents also holds in single precision, which most of them use."""
 
 import doctest
 from pathlib import Path

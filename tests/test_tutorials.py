@@ -1,4 +1,4 @@
-"""Every tutorial runs, says what it is about and leads somewhere; and its page shows what came of each cell."""
+"""Every tutorial runs, has its usual sections and working links, and its page shows the output of each cell."""
 
 import importlib.util
 import re
@@ -44,7 +44,7 @@ print(value + 1)
 
 @pytest.fixture(scope="module")
 def renderer():
-    """The module `docs/tools/tutorials.py`, which mkdocs loads by its path, too."""
+    """Load the module `docs/tools/tutorials.py` by its path, as mkdocs does."""
     spec = importlib.util.spec_from_file_location("_tutorials", ROOT / "docs" / "tools" / "tutorials.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -66,7 +66,7 @@ def test_there_are_tutorials():
 
 @each_script
 def test_tutorial_runs(script, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)  # figures must not end up in the checkout
+    monkeypatch.chdir(tmp_path)  # figures must not be saved in the checkout
     runpy.run_path(str(script), run_name="__main__")
     assert capsys.readouterr().out.strip()
     assert list(tmp_path.glob("results/*.png"))
@@ -87,7 +87,7 @@ def test_tutorial_is_found_and_its_links_lead_somewhere(script):
     page = f"{script.stem}.md"
     assert f"tutorials/{page}" in (ROOT / "mkdocs.yml").read_text()
     assert f"({page})" in (DOCS / "tutorials" / "index.md").read_text()
-    source = re.sub(r"\n# ", " ", script.read_text())  # a link may go on in the next line
+    source = re.sub(r"\n# ", " ", script.read_text())  # a link may continue on the next line
     for target in re.findall(r"\]\(([^)#]+\.md)", source):
         there = (DOCS / "tutorials" / target).resolve()
         assert there.exists() or there.stem in {other.stem for other in SCRIPTS}, target
@@ -123,7 +123,7 @@ def test_a_failure_names_cell_and_line(renderer, small):
         RuntimeError, match=f"cell 6 of two.py, which begins in line {line}, failed: NameError"
     ) as caught:
         renderer.page(small)
-    assert caught.value.__cause__.__traceback__.tb_next.tb_lineno == line + 1  # the traceback leads into the script
+    assert caught.value.__cause__.__traceback__.tb_next.tb_lineno == line + 1  # the traceback points into the script
 
 
 def test_pages_are_kept_until_the_script_changes(renderer, small, tmp_path):
@@ -131,9 +131,9 @@ def test_pages_are_kept_until_the_script_changes(renderer, small, tmp_path):
     log = tmp_path / "log"
     log.touch()
     small.write_text(SMALL + f"\n# %%\nlog = Path({str(log)!r})\nlog.write_text(log.read_text() + 'x')\n")
-    first, again = (renderer.kept_page(small, cache=cache) for _ in range(2))
+    first, again = (renderer.cached_page(small, cache=cache) for _ in range(2))
     assert first == again == renderer.page(small)
     assert log.read_text() == "xx"  # run by the first call, and by `page`
     small.write_text(SMALL)
-    assert renderer.kept_page(small, cache=cache) != first
+    assert renderer.cached_page(small, cache=cache) != first
     assert len(list(cache.iterdir())) == 1

@@ -1,7 +1,7 @@
-"""A hook of mkdocs: formulas in TeX become MathML while the site is built.
+"""A hook of mkdocs that turns TeX formulas into MathML when the site is built.
 
-They are written as GitHub understands them too: `$…$` within a line, and a fence named `math` for a line of their own.
-Browsers show MathML by themselves, so that pages load nothing for it.
+Formulas are written in a way that GitHub also understands: `$…$` within a line, and a fence named `math` for a
+displayed formula. Browsers can show MathML without loading anything.
 """
 
 import re
@@ -15,7 +15,7 @@ from markdown.preprocessors import Preprocessor
 
 _FENCE = re.compile(r"^```math\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
 _INLINE = r"(?<![\\$\w])\$(?=\S)([^$]+?)(?<=\S)\$(?![$\w])"
-# Before fenced code blocks (25), which would show the source; after code within a line (190), which may have dollars.
+# Before fenced code blocks (25), which would show the source. After inline code (190), which may contain dollars.
 _BEFORE_FENCES, _AFTER_CODE = 30, 185
 
 
@@ -43,6 +43,6 @@ class Formulas(Extension):
 
 
 def on_config(config: Any) -> Any:
-    """Let mkdocs, which calls this by its name, read all pages with formulas."""
+    """Add formulas to the Markdown of all pages. mkdocs finds this function by its name."""
     config.markdown_extensions.append(Formulas())
     return config

@@ -1,8 +1,8 @@
-"""Does every link of the built site lead somewhere, and does no page load anything from elsewhere?
+"""Does every link of the built site have a target, and do pages load files only from the site itself?
 
     python docs/tools/links.py site
 
-mkdocs checks links between pages; this also reads what themes, hand-written HTML and docstrings put into them.
+mkdocs checks links between pages. This script also checks links from themes, hand-written HTML and docstrings.
 """
 
 import sys
@@ -10,17 +10,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-_LOADED = {
-    "img",
-    "script",
-    "iframe",
-    "source",
-    "video",
-}  # tags that fetch what they name; of <link> only style sheets do
+# Tags that load a file. Of <link> only style sheets and the like do.
+_LOADED = {"img", "script", "iframe", "source", "video"}
 
 
 class _Page(HTMLParser):
-    """The anchors of a page, where its links lead, and what it loads."""
+    """The anchors of a page, the targets of its links, and the files that it loads."""
 
     def __init__(self, path: Path):
         super().__init__()
@@ -37,11 +32,11 @@ class _Page(HTMLParser):
 
 
 def broken(site: Path) -> list[str]:
-    """One line for each link that leads nowhere, and for each thing that is loaded from elsewhere."""
+    """Return one line for each link without a target, and for each file that is loaded from another site."""
     pages = {path.resolve(): _Page(path) for path in sorted(site.rglob("*.html"))}
     found = []
     for path, page in pages.items():
-        if path.name == "404.html":  # its addresses are those of the site when it is published
+        if path.name == "404.html":  # its links are relative to the published site
             continue
         name = path.relative_to(site.resolve())
         found += [f"{name} loads {target}" for target in page.loaded if urlsplit(target).netloc]

@@ -1,6 +1,6 @@
-"""Draw the pictures of the concept pages, docs/figures/concept_*.png: all of them are computed by the library.
+"""Draw the pictures of the concept pages, docs/figures/concept_*.png, from what the library computes.
 
-`make pictures` runs it.
+`make pictures` runs this script.
 """
 
 from pathlib import Path
@@ -20,13 +20,13 @@ _, _, kernel_fn = stax.serial(*_HIDDEN, *_HIDDEN, stax.Dense(1))
 
 
 def letter() -> jax.Array:
-    """An F of 9 × 9 pixels, [9, 9, 1], which no turn and no flip leaves as it is."""
+    """Return an F of 9 × 9 pixels, [9, 9, 1], which every turn and every flip changes."""
     rows = ["", "", "  ######", "  ##", "  #####", "  ##", "  ##", "  ##", ""]
     return jnp.array([[char == "#" for char in row.ljust(9)] for row in rows], float)[..., None]
 
 
 def show(ax: Any, image: Any, title: str, **settings: Any) -> Any:
-    """A matrix or image as pixels, without ticks."""
+    """Show a matrix or image as pixels, without ticks."""
     ax.grid(False)
     ax.set(xticks=[], yticks=[], title=title)
     ax.spines[:].set(visible=True, color="#999999")
@@ -34,7 +34,7 @@ def show(ax: Any, image: Any, title: str, **settings: Any) -> Any:
 
 
 def action() -> Figure:
-    """The eight turns and flips of a square, acting on an image."""
+    """Draw the eight turns and flips of a square, acting on an image."""
     rep = reps.rot90(groups.dihedral(4))
     fig, axes = plotting.panels(4, 2, width=1.5, height=1.65)
     for g, ax in enumerate(axes):
@@ -43,7 +43,7 @@ def action() -> Figure:
 
 
 def interpolation() -> Figure:
-    """An eighth of a turn, twice, is not a quarter turn of pixels."""
+    """Show that two eighths of a turn are not a quarter turn of pixels."""
     rep = reps.rotate(groups.cyclic(8))
     once, quarter = rep(1, letter()), rep(2, letter())
     images = [once, rep(1, once), quarter, rep(1, once) - quarter]
@@ -56,15 +56,15 @@ def interpolation() -> Figure:
 
 
 def augmentation() -> Figure:
-    """Three points under quarter turns, with their numbers g·n + i, and what a quarter turn does with these."""
+    """Draw three samples under quarter turns with their indices g·n + i, and how a quarter turn permutes these."""
     train = augment(jnp.array(LABELLED), jnp.zeros(3), reps.matrix(groups.SO2.finite(4)))
     fig, (left, right) = plotting.panels(2, width=3.3, height=3.1)
     for i in range(3):
         orbit, colour, mark = train.x[i::3], plotting.COLOURS[i], plotting.MARKERS[i]
         left.plot(*orbit.T, mark, color=colour, markersize=6)
         left.plot(*orbit[:1].T, mark, color="none", markeredgecolor=colour, markersize=11)
-    for index, point in enumerate(train.x):
-        left.annotate(str(index), point, textcoords="offset points", xytext=(8, 6), fontsize=8, color="#222222")
+    for index, sample in enumerate(train.x):
+        left.annotate(str(index), sample, textcoords="offset points", xytext=(8, 6), fontsize=8, color="#222222")
     left.axhline(0, color="#999999", linewidth=0.5)
     left.axvline(0, color="#999999", linewidth=0.5)
     left.set(aspect="equal", xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), title="index (g, i) is g·n + i, here n = 3")
@@ -78,12 +78,12 @@ def augmentation() -> Figure:
 
 
 def training() -> Figure:
-    """The part λφ_t(λ) of a mode that is learned: over time, and by different ways to train."""
+    """Draw the fraction λφ_t(λ) of a mode that is learned, for several times and several filters."""
     lam = jnp.logspace(-4, 0.255, 400)
     fig, (left, right) = plotting.panels(2, sharey=True, width=3.5)
     for number, t in enumerate((1.0, 10.0, 100.0, 1000.0)):
         left.plot(lam, lam * filters.gradient_flow(1.0)(lam, t), color=plotting.COLOURS[number], label=f"t = {t:.0f}")
-    left.set(title="gradient flow: small eigenvalues take long")
+    left.set(title="gradient flow: small eigenvalues are slow")
     ways = [
         ("flow", "-", filters.gradient_flow(1.0)(lam, 10.0)),
         ("descent", "--", filters.gradient_descent(1.0)(lam, 10)),
@@ -92,8 +92,8 @@ def training() -> Figure:
     ]
     for number, (name, line, values) in enumerate(ways):
         right.plot(lam, lam * values, line, color=plotting.COLOURS[number], label=name)
-    right.set(title="ten steps at the rate 1, and ridge")
-    left.set_ylabel(r"part that is learned, $\lambda\,\varphi_t(\lambda)$")
+    right.set(title="ten steps at rate 1, and ridge")
+    left.set_ylabel(r"fraction learned, $\lambda\,\varphi_t(\lambda)$")
     for ax in (left, right):
         ax.set(xscale="log", xlabel="eigenvalue λ")
         ax.legend()
@@ -101,7 +101,7 @@ def training() -> Figure:
 
 
 def fourier(group: groups.FiniteGroup) -> np.ndarray:
-    """The unitary matrix whose rows are √(d/|G|) σ(g)_ab for all irreps σ: by a, then b."""
+    """Return the unitary matrix whose rows are √(d/|G|) σ(g)_ab for all irreps σ, ordered by a, then b."""
     rows = [
         np.sqrt(sigma.shape[1] / group.order) * np.moveaxis(np.asarray(sigma), 0, -1).reshape(-1, group.order)
         for sigma in group.irreps()
@@ -110,16 +110,16 @@ def fourier(group: groups.FiniteGroup) -> np.ndarray:
 
 
 def reduction() -> Figure:
-    """The Gram matrix of augmented points, in its own order and in that of the irreps."""
+    """Draw the Gram matrix of an augmented set, in its own order and sorted by irreps."""
     group = groups.O(2).finite(4)
     n = 5
-    points = jax.random.normal(jax.random.key(3), (n, 2))
-    train = augment(points, jnp.zeros(n), reps.matrix(group))
+    samples = jax.random.normal(jax.random.key(3), (n, 2))
+    train = augment(samples, jnp.zeros(n), reps.matrix(group))
     theta = np.asarray(gram(kernel_fn, train.x, None, "ntk"))
     change = np.kron(fourier(group), np.eye(n))
     blocks = change @ theta @ change.conj().T
     fig, (left, right) = plotting.panels(2, width=3.4, height=3.3)
-    show(left, theta, f"Θ of {n} points under D4: {8 * n} × {8 * n}", cmap="Blues")
+    show(left, theta, f"Θ of {n} samples under D4: {8 * n} × {8 * n}", cmap="Blues")
     show(right, np.log10(np.abs(blocks) + 1e-16), "the same, sorted by irreps", cmap="Blues", vmin=-3.5, vmax=1.5)
     for edge in range(1, 8):
         for ax in (left, right):
@@ -141,7 +141,7 @@ def reduction() -> Figure:
 
 
 def members() -> Figure:
-    """Around the origin members differ from their turned copies, and the infinite ensemble does not."""
+    """Show on a circle that members differ from their turned copies, and that the infinite ensemble does not."""
     rep = reps.matrix(groups.SO2.finite(4))
     ens = InfiniteEnsemble(kernel_fn, augment(jnp.array(LABELLED), jnp.array([1.0, -1.0, 0.5]), rep))
     angles = jnp.linspace(0, 2 * jnp.pi, 121)
@@ -153,7 +153,7 @@ def members() -> Figure:
     left.plot([], [], color=plotting.COLOURS[4], label="12 members")
     left.plot(degrees, draws[:100].mean(axis=0), color=plotting.COLOURS[1], label="mean of 100")
     plotting.predicted(left, degrees, ens.mean(circle, 3.0), label="infinite ensemble")
-    left.set(xticks=range(0, 361, 90), xlabel="position on a circle, in degrees", ylabel="prediction")
+    left.set(xticks=range(0, 361, 90), xlabel="direction, degrees", ylabel="prediction")
     left.set_title("period 90°: the ensemble, not its members")
     left.legend(loc="upper left", ncols=2, columnspacing=1)
     left.set_ylim(None, 1.5 * draws[:12].max())

@@ -1,6 +1,6 @@
-"""A hook of mkdocs: code that is written with prompts is shown as a session of Python.
+"""A hook of mkdocs that shows code with prompts as a Python session.
 
-So what is printed is not coloured like code, and neither it nor the prompts are copied with the code.
+Then output is not coloured like code, and the copy button leaves out prompts and output.
 """
 
 import re
@@ -10,5 +10,5 @@ _SESSION = re.compile(r"^```python\n(?=>>> )", re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """The page with the language of such fences named; mkdocs calls this by its name."""
+    """Name the language of such fences. mkdocs finds this function by its name."""
     return _SESSION.sub("```pycon\n", markdown)

@@ -1,16 +1,17 @@
-"""Scripts of cells as pages of the documentation: their text, code, printed output and figures.
+"""Turn scripts with cells into pages of the documentation, with text, code, printed output and figures.
 
-A script in the percent format of jupytext, as the tutorials are, has two kinds of cells:
+A script in the percent format of jupytext, like the tutorials, has two kinds of cells:
 
     # %% [markdown]        text, in comments
     # %%                   code
 
-`page` runs the cells of a script one after the other, in an empty folder. Under the code of a cell stand what it
-printed and the figures it saved, that is the PNG files that are new in the folder. So a page shows what a reader gets
-who runs the script, and nothing that was ever kept by hand.
+`page` runs the cells of a script one after the other, in an empty folder. Below the code of each cell the page shows
+what it printed and the figures it saved, that is, all PNG files that are new in the folder. So a page shows exactly
+what a reader gets by running the script.
 
-mkdocs calls `on_files` (see `hooks` in `mkdocs.yml`) whenever the site is built. Running the tutorials takes longer
-than all the rest of that, so their pages are kept in `.cache/` until the script, the library, this file or JAX changes.
+mkdocs calls `on_files` (see `hooks` in `mkdocs.yml`) whenever it builds the site. Running the tutorials takes longer
+than the rest of the build, so their pages are cached in `.cache/` until the script, the library, this file or JAX
+changes.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "examples" / "tutorials"
 CACHE = ROOT / ".cache" / "tutorials"
-FENCE = "````"  # longer than what the text of a tutorial may use itself
+FENCE = "````"  # longer than the fences that the text of a tutorial may use
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Cell:
 
     Attributes:
         text: Markdown or Python.
-        is_code: which of the two.
-        line: the number of its first line in the script.
+        is_code: whether it is Python.
+        line: the number of the first line in the script.
     """
 
     text: str
@@ -51,8 +52,8 @@ class Page:
     """A page and the figures on it.
 
     Attributes:
-        markdown: its text, which refers to figures as `<name of the script>/<name of the figure>.png`.
-        figures: for each such reference the bytes of a PNG file.
+        markdown: the text, which refers to figures as `<name of the script>/<name of the figure>.png`.
+        figures: the bytes of the PNG file for each such reference.
     """
 
     markdown: str
@@ -60,7 +61,7 @@ class Page:
 
 
 def cells(source: str) -> list[Cell]:
-    """The cells of a script, without empty ones and without comments in front of the first (a jupytext header)."""
+    """Return the cells of a script, without empty ones and without comments before the first (a jupytext header)."""
     found, kind, start = [], "", 1
     lines = [*source.splitlines(), "# %%"]
     for number, line in enumerate(lines, 1):
@@ -82,7 +83,7 @@ def _cell(lines: list[str], is_code: bool, line: int) -> Cell | None:
 
 
 def page(script: Path) -> Page:
-    """Run a script in an empty folder, and put what came of each cell below it."""
+    """Run a script in an empty folder, and return the page with the output of each cell below it."""
     parts, figures = [], {}
     for cell, printed, drawn in _run(script):
         if not cell.is_code:
@@ -98,14 +99,14 @@ def page(script: Path) -> Page:
 
 
 def _with_directions(first: str, script: Path) -> str:
-    """The first cell, with a word after its title on where the script is and how to run it."""
+    """Return the first cell, with a note after its title that says where the script is and how to run it."""
     title, _, rest = first.partition("\n")
     where = f"examples/tutorials/{script.name}"
     directions = f"""
 !!! tip "Run it yourself"
 
-    This page is the script `{where}`, run when the page was built. In a checkout with the extra `plots` installed,
-    it prints the same and saves its figures in `results/`:
+    This page was made by running the script `{where}`. In a checkout with the extra `plots` installed, the
+    script prints the same and saves its figures in `results/`:
 
         python {where}
 """
@@ -113,7 +114,7 @@ def _with_directions(first: str, script: Path) -> str:
 
 
 def _run(script: Path) -> Iterator[tuple[Cell, str, dict[str, bytes]]]:
-    """Each cell with what it printed and the figures it saved."""
+    """Yield each cell with its printed output and the figures it saved."""
     namespace: dict[str, Any] = {"__name__": "__main__", "__file__": str(script)}
     seen: set[Path] = set()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
@@ -121,7 +122,7 @@ def _run(script: Path) -> Iterator[tuple[Cell, str, dict[str, bytes]]]:
             printed = io.StringIO()
             if cell.is_code:
                 try:
-                    # Empty lines in front, so that errors name lines of the script.
+                    # Empty lines before the code make errors name the right lines of the script.
                     code = compile("\n" * (cell.line - 1) + cell.text, str(script), "exec")
                     with contextlib.redirect_stdout(printed):
                         exec(code, namespace)
@@ -133,10 +134,10 @@ def _run(script: Path) -> Iterator[tuple[Cell, str, dict[str, bytes]]]:
             yield cell, printed.getvalue(), {path.stem: path.read_bytes() for path in new}
 
 
-def kept_page(script: Path, /, *, cache: Path = CACHE) -> Page:
-    """The page of a script: the kept one if nothing has changed that it depends on, else a new one, which is kept."""
+def cached_page(script: Path, /, *, cache: Path = CACHE) -> Page:
+    """Return the page of a script, from the cache if nothing that it depends on has changed."""
     folder = cache / f"{script.stem}-{_fingerprint(script)}"
-    if not (folder / "page.md").exists():  # which is written last
+    if not (folder / "page.md").exists():  # this file is written last
         new = page(script)
         for old in cache.glob(f"{script.stem}-*"):
             shutil.rmtree(old)
@@ -157,11 +158,11 @@ def _fingerprint(script: Path) -> str:
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    """Called by mkdocs: adds a page for each tutorial, and its figures."""
+    """Add a page for each tutorial, and its figures. mkdocs finds this function by its name."""
     from mkdocs.structure.files import File
 
     for script in sorted(TUTORIALS.glob("[!_]*.py")):
-        made = kept_page(script)
+        made = cached_page(script)
         files.append(File.generated(config, f"tutorials/{script.stem}.md", content=made.markdown))
         for name, image in made.figures.items():
             files.append(File.generated(config, f"tutorials/{name}", content=image))

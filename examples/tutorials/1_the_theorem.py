@@ -5,10 +5,9 @@
 # 90°, 180° and 270°. The network has seen every turned copy. Does it now give
 # the same answer for a new input and its turned copies?
 #
-# One network does not. The average over many networks does: on every input,
-# also far away from the data, and at every moment of training. That is the
-# theorem of Gerken and Kessel (2024), and here is all the code that it takes
-# to see it.
+# One network does not. The average over many networks does, on every input,
+# even far away from the data, and at every moment of training. This is the
+# theorem of Gerken and Kessel (2024). Here is all the code you need to see it.
 
 # %%
 import jax
@@ -16,15 +15,15 @@ import numpy as np
 
 from ntk_equiv import InfiniteEnsemble, augment, groups, reps, stax
 
-jax.config.update("jax_enable_x64", True)  # 16 digits, to recognise a zero
+jax.config.update("jax_enable_x64", True)  # 16 digits, to see a zero
 
 hidden = stax.Dense(512, W_std=1.5, b_std=0.3)
 network = stax.serial(hidden, stax.Relu(), stax.Dense(1))
 
-x = np.array([[0.5, 0.2], [1.0, -0.9], [-0.4, 2.1]])  # points of the plane
+x = np.array([[0.5, 0.2], [1.0, -0.9], [-0.4, 2.1]])  # samples in the plane
 y = np.array([1.0, -1.0, 0.5])  # and their labels
-turns = reps.matrix(groups.SO2.finite(4))  # quarter turns of such points
-train = augment(x, y, turns)  # 12 points: each of the three in four positions
+turns = reps.matrix(groups.SO2.finite(4))  # quarter turns of the plane
+train = augment(x, y, turns)  # 12 samples: each of the three turned four ways
 ensemble = InfiniteEnsemble(network.kernel_fn, train)
 
 degrees = np.arange(0, 360, 3)  # a quarter turn is 30 steps
@@ -37,20 +36,20 @@ print("prediction at 12°, 102°, 192°, 282°:", mean[4::30])
 print(f"largest change under a quarter turn: {change:.0e}")
 
 # %% [markdown]
-# The four numbers agree to the last digits that a computer has. Nothing in the
-# network knows about quarter turns: it is made of plain dense layers.
+# The four numbers agree up to rounding. Nothing in the network knows about
+# quarter turns: it is made of plain dense layers.
 #
-# Nothing was trained either. When a network gets wider and wider, training it
-# becomes a calculation: how a step on one training point changes the answer at
-# another point is a fixed number, the *neural tangent kernel* of the two
-# points. `network.kernel_fn` computes it. From there on, the average over all
-# random initialisations is linear algebra, and `InfiniteEnsemble` does it for
-# any training time `t`.
+# Nothing was trained either. For very wide networks, training becomes a
+# calculation. A training step on one input changes the answer at another input
+# by a fixed amount, the *neural tangent kernel* of the two inputs.
+# `network.kernel_fn` computes it. The average over all random initialisations
+# then follows by linear algebra. `InfiniteEnsemble` does this for any training
+# time `t`.
 #
 # ## One network alone
 #
-# How do single networks behave? They scatter around the average by a Gaussian
-# law that is known as well, so members can be drawn from it.
+# How do single networks behave? They scatter around the average. Their
+# distribution is Gaussian and known as well, so we can draw members from it.
 
 # %%
 key = jax.random.key(0)
@@ -61,9 +60,9 @@ print("all members together:               ", mean[4::30].round(2))
 
 # %% [markdown]
 # Every member gives four different answers, although it was trained on all
-# four positions of every point. Away from the data a network is free to do
-# what its random start suggests. The suggestions of different members point in
-# different directions, and in the average they cancel exactly.
+# four turns of every sample. Away from the data, the random initialisation of
+# a network decides its answer. Different members err in different directions,
+# and in the average the errors cancel exactly.
 #
 # ## At any time
 #
@@ -81,7 +80,8 @@ for t, f in zip(times, means, strict=True):
 # %% [markdown]
 # ## Without augmentation
 #
-# Is it the network after all? Train it on the three points as they are.
+# Does the symmetry come from the network after all? Train it on the three
+# samples as they are.
 
 # %%
 plain = InfiniteEnsemble(network.kernel_fn, (x, y))
@@ -92,11 +92,11 @@ print(f"largest change under a quarter turn: {change:.1f}")
 assert change > 1
 
 # %% [markdown]
-# Three pictures say the same. Blue is the ensemble, grey are four members. On
-# the left, what the ensemble predicts around the circle repeats itself every
-# 90°. In the middle is what a quarter turn changes: nothing for the ensemble,
-# something for every member. On the right is what it changes without
-# augmentation. The symmetry came from the data.
+# The figure shows the same. Blue is the ensemble, and grey are four members.
+# The left panel shows the predictions around the circle. Those of the ensemble
+# repeat every 90°. The middle panel shows the change under a quarter turn:
+# nothing for the ensemble, something for every member. The right panel shows
+# this change without augmentation. So the symmetry comes from the data.
 
 # %%
 from ntk_equiv import plotting
@@ -126,7 +126,7 @@ plotting.save(fig, "results/predictions-around-the-circle")
 # ## Why it works, and when it does not
 #
 # A dense network with random weights has no preferred direction, so its kernel
-# does not change when both points turn:
+# does not change when both inputs turn:
 
 # %%
 from ntk_equiv import theorems
@@ -136,15 +136,15 @@ print(f"kernels of {check.scale:.0f} change by {check.largest:.0e} at most")
 assert check.holds(1e-12)
 
 # %% [markdown]
-# That is the one thing to check for a network and a symmetry of your own. It
-# holds for every dense network and every rotation, and for convolutions if
-# they cover the image evenly. The theorem is about the squared error and
-# gradient descent from Gaussian weights.
+# This is the one thing to check for your own network and symmetry. It holds
+# for every dense network and every rotation, and for convolutions if they
+# cover the image evenly. The theorem assumes the squared error and gradient
+# descent from Gaussian weights.
 #
 # **What surprised us.** The mean is invariant far away from the data, where
-# nothing was learned, and at t = 0.1, when hardly anything was. Being well
-# trained has nothing to do with it.
+# nothing was learned, and at t = 0.1, when hardly anything was learned. It
+# does not matter how well the networks are trained.
 #
 # **Where to go on.** A real ensemble is finite: [how many members do I
-# need?](2_how_many_members.md) The formulas are in [The infinite
-# ensemble](../ensembles.md), other networks in [Kernels](../kernels.md).
+# need?](2_how_many_members.md) [The infinite ensemble](../ensembles.md) has
+# the formulas, and [Kernels](../kernels.md) has other networks.

@@ -5,7 +5,7 @@
 # augmented data is exactly invariant. Mine will have ten members, or a
 # hundred. How far from invariant will it be, and how many members are enough?
 #
-# The answer is known before anything is trained, and differs from input to
+# The answer is known before anything is trained. It differs from input to
 # input.
 
 # %%
@@ -31,9 +31,9 @@ test = np.array([[1.0, 0.5], [4.0, 3.0]])
 # ## How far from invariant?
 #
 # Take the average of M members at an input and at its turned copies. The four
-# answers differ by chance, and `orbit_deviation` is the exact law of that
-# chance. `expected(M)` is the standard deviation over the four copies that M
-# members will have on average.
+# answers differ randomly, and `orbit_deviation` is the exact distribution of
+# these differences. `expected(M)` is the expected standard deviation over the
+# four copies.
 
 # %%
 law = bounds.orbit_deviation(ensemble, test, t)
@@ -44,8 +44,8 @@ for M in (1, 10, 100, 1000):
 
 # %% [markdown]
 # A hundred times as many members are ten times as invariant: the deviation
-# falls as 1/√M, whatever the input. But where it starts from depends on the
-# input, and far away from the data it is many times as large.
+# falls as 1/√M for every input. But its size depends on the input. Far away
+# from the data it is many times as large.
 #
 # ## How many are enough?
 #
@@ -60,13 +60,13 @@ for name, M, low, high in rows:
     print(f"{name:4}: {M} members ({low} to {high} with 99.9 % confidence)")
 
 # %% [markdown]
-# The number comes from sampling that law, so it has an interval.
+# These numbers come from sampling, so each has an interval.
 #
 # ## Is it true?
 #
 # Build 2,000 ensembles of exactly that size, and count how many change by more
-# than `delta`. Members are drawn from the infinite ensemble, which is quick.
-# [Tutorial 4](4_theory_against_training.md) trains real ones.
+# than `delta`. The members are drawn from the infinite ensemble, which is
+# quick. [Tutorial 4](4_theory_against_training.md) trains real ones.
 
 # %%
 count, key = 2000, jax.random.key(1)
@@ -87,18 +87,19 @@ assert share["near"] < epsilon + 4 * error
 assert abs(share["far"] - epsilon) < 6 * error
 
 # %% [markdown]
-# For the far input that is the 5 % that we asked for, up to the chance of
-# counting, ± 0.5 %. For the near one the share may be smaller: members come in
-# whole numbers, and with so few of them the last one makes a difference.
+# For the far input the share is the 5 % that we asked for, up to the counting
+# error of ± 0.5 %. For the near input the share may be smaller. The number of
+# members is a whole number, and when it is small, one member makes a
+# difference.
 #
 # ## Another question, and three answers to it
 #
 # The paper asks something else: how far is the average of M members from that
-# of infinitely many? This is a Gaussian of variance Σ/M, where Σ is the
-# variance of one member. Three formulas say how many members keep it below
-# `delta`: the exact one, the bound of the paper's appendix (tight) and that of
-# its main text (lemma). The bounds are simpler, and ask for a few members
-# more.
+# of infinitely many? The difference is Gaussian with variance Σ/M, where Σ is
+# the variance of one member. Three formulas say how many members keep it below
+# `delta`: the exact one, the bound in the paper's appendix (tight) and the
+# bound in its main text (lemma). The bounds are simpler and ask for a few more
+# members.
 
 # %%
 variance = np.asarray(ensemble.var(test, t))
@@ -108,9 +109,9 @@ for bound in ("exact", "tight", "lemma"):
     assert (needed.value > sizes).all()
 
 # %% [markdown]
-# Compare with what we found for the turned copies: there the far input takes
-# more, nearly twice as many as the exact number here. Here are both
-# probabilities for it, and a count for the first one.
+# Compare this with the numbers for the turned copies. There the far input
+# needs nearly twice as many members as the exact number here. The table shows
+# both probabilities for the far input, and a count for the first one.
 
 # %%
 sizes = np.array([40, 60, 80, 120])
@@ -149,12 +150,12 @@ plotting.save(fig, "results/members-needed")
 
 # %% [markdown]
 # **What surprised us.** The two questions have different answers. An ensemble
-# can be close to its limit and still change more than that when the input
-# turns, because two of its answers are compared and both are off. So do not
-# use the variance of a member to decide how invariant an ensemble is; ask
+# can be close to its limit and still change by more than that when the input
+# turns, because we then compare two answers and both are off. So do not use
+# the variance of a member to decide how invariant an ensemble is. Use
 # `orbit_deviation`.
 #
-# **Where to go on.** All formulas, and where the paper needs care, are in
-# [Bounds](../bounds.md). For your own data, [planning](../planning.md) answers
-# these questions in one command. Next: [a group of your
+# **Where to go on.** [Bounds](../bounds.md) has all formulas, and says where
+# the paper needs care. For your own data, [planning](../planning.md) answers
+# these questions with one command. Next: [a group of your
 # own](3_my_own_group.md).

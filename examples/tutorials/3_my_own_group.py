@@ -1,18 +1,17 @@
 # %% [markdown]
 # # 3 · My own group
 #
-# **The question.** My data have a symmetry that no library has heard of. What
-# do I have to write down?
+# **The question.** My data have a symmetry that no library knows. What do I
+# have to write down?
 #
-# The example is tic-tac-toe. A board may be turned and mirrored, and the two
-# players may be exchanged. The first two do not change who is ahead. The third
-# one does: it turns the score into its negative. Together these are 16
-# symmetries.
+# The example is tic-tac-toe. We may turn the board, mirror it, and exchange
+# the two players. Turning and mirroring do not change who is ahead. Exchanging
+# the players changes the sign of the score. Together these are 16 symmetries.
 #
 # ## The group
 #
-# A board is 9 numbers: 1 for a cross, −1 for a nought, 0 for an empty square.
-# Every symmetry is then a 9 × 9 matrix. Give three of them, and the library
+# A board has 9 numbers: 1 for a cross, −1 for a nought, 0 for an empty square.
+# So every symmetry is a 9 × 9 matrix. Give three of them, and the library
 # finds all their products. It also finds the *irreps*, the smallest pieces
 # into which an action of the group can be split.
 
@@ -33,9 +32,9 @@ print("elements:", G.order)
 print("sizes of its irreps:", [irrep.shape[1] for irrep in G.irreps()])
 
 # %% [markdown]
-# How it acts on boards is given by its matrices. How it acts on scores is a
-# sign: −1 for the elements that exchange the players, and these are the ones
-# whose matrix has negative entries.
+# The matrices of the group act on boards. On scores the group acts by a sign:
+# −1 for the elements that exchange the players. These are the elements whose
+# matrix has negative entries.
 
 # %%
 on_boards = reps.matrix(G)
@@ -47,8 +46,8 @@ print("signs:", signs.astype(int))
 # ## The data
 #
 # The score of a board is the number of lines that are still open for crosses,
-# minus those open for noughts. We label 40 random boards, and check that
-# boards and scores really move together as we claim.
+# minus the number of those open for noughts. We label 40 random boards, and
+# check that scores change with the boards as we claim.
 
 # %%
 diagonals = squares.diagonal(), np.fliplr(squares).diagonal()
@@ -63,7 +62,7 @@ def score(boards):
 
 
 boards = np.random.default_rng(0).integers(-1, 2, (240, 9)).astype(float)
-boards[-1] = 0  # the empty board, of which we will hear again
+boards[-1] = 0  # the empty board, which returns below
 x, x_test = boards[:40], boards[40:]
 y, y_test = score(x), score(x_test)
 theorems.assert_equivariant(score, on_boards, on_scores, x_test)
@@ -72,9 +71,9 @@ print("scores change with the boards as on_scores says")
 # %% [markdown]
 # ## Does the network respect it?
 #
-# That is for the kernel of the network to tell. A dense network respects every
-# rotation and mirror image of its inputs, and so these. The check compares all
-# elements on a few boards.
+# The kernel of the network tells us. A dense network respects every rotation
+# and every reflection of its inputs, so it respects these. The check compares
+# all elements on a few boards.
 
 # %%
 hidden = stax.Dense(512, W_std=1.5, b_std=0.1)
@@ -85,7 +84,7 @@ print("the kernel respects the group:", check.holds(1e-12))
 # %% [markdown]
 # ## The ensemble
 #
-# From here on everything is as for the groups that the library has. 40 boards
+# From here on everything works as for the groups of the library. The 40 boards
 # become 640.
 
 # %%
@@ -94,9 +93,9 @@ ensemble = InfiniteEnsemble(network.kernel_fn, train)
 print(f"{ensemble.method}, because {ensemble.reason}")
 
 # %% [markdown]
-# *Reduced* means: the kernel of all pairs is a matrix of 640 × 640 entries,
-# and it is never built. The symmetry splits it into one small block for each
-# irrep.
+# *Reduced* means this: the kernel of all pairs is a matrix of 640 × 640
+# entries, and the library never builds it. The symmetry splits it into one
+# small block for each irrep.
 
 # %%
 blocks = [irrep.shape[1] * len(x) for irrep in G.irreps()]
@@ -105,9 +104,9 @@ print("sizes of the blocks:", blocks)
 print(f"decomposing the whole matrix is {work:.0f} times the work")
 
 # %% [markdown]
-# For the mean, only the irreps that the labels contain matter. Here that is a
-# single block of 40 × 40, no larger than it would be without augmentation.
-# (`method="dense"` decomposes the whole matrix, to the same result.)
+# The mean needs only the irreps that the labels contain. Here this is a single
+# block of 40 × 40, no larger than without augmentation. (`method="dense"`
+# decomposes the whole matrix and gives the same result.)
 #
 # ## Was it worth it?
 
@@ -125,10 +124,10 @@ for name, answer in answers.items():
 assert abs(answers["augmented"][-1, 0]) < 1e-9
 
 # %% [markdown]
-# The augmented ensemble is better on the 200 test boards, and on the last one
-# it is perfect. The empty board was not in the data. But exchanging the
-# players does not change it, and does change the sign of its score. So its
-# score must be its own negative, which is 0, and the ensemble knows.
+# The augmented ensemble is better on the 200 test boards, and perfect on the
+# last one. This is the empty board, which was not in the data. Exchanging the
+# players does not change it, but changes the sign of its score. So its score
+# must be 0, and the ensemble knows this.
 #
 # ## One board in sixteen forms
 
@@ -163,13 +162,14 @@ with plotting.style():
 plotting.save(fig, "results/one-board-in-sixteen-forms")
 
 # %% [markdown]
-# Above each form, in blue, stands what the infinite ensemble predicts: one
-# number and its negative. Below, in grey, is what one member predicts: sixteen
-# numbers of its own. The true score is ±1: forty boards are not enough to know
-# this one well. Symmetric and right are two things.
+# Above each form, in blue, is the prediction of the infinite ensemble: one
+# number and its negative. Below, in grey, is the prediction of one member:
+# sixteen different numbers. The true score is ±1, so forty boards are not
+# enough to learn the score of this board well. A symmetric prediction need not
+# be right.
 #
 # **What surprised us.** Some boards are their own mirror image, so the same
-# board stands several times among the 640 and the matrix has no inverse.
+# board appears several times among the 640, and the matrix has no inverse.
 
 # %%
 distinct = len(np.unique(np.asarray(train.x), axis=0))
@@ -177,9 +177,9 @@ print(f"distinct boards: {distinct} of {len(train.x)}, rank: {ensemble.rank}")
 assert ensemble.rank <= distinct
 
 # %% [markdown]
-# Nothing breaks, because the inverse is never taken.
+# Nothing breaks, because the library never inverts the matrix.
 #
-# **Where to go on.** Groups, irreps and actions on images and graphs are in
-# [Groups and how they act](../groups.md), the blocks in [The infinite
-# ensemble](../ensembles.md). Next: [theory against
+# **Where to go on.** [Groups and how they act](../groups.md) explains groups,
+# irreps and actions on images and graphs. [The infinite
+# ensemble](../ensembles.md) explains the blocks. Next: [theory against
 # training](4_theory_against_training.md).

@@ -28,9 +28,9 @@ rate, steps = 0.5, 50
 # %% [markdown]
 # ## What theory says
 #
-# Theory and training have to be about the same training: 50 steps of gradient
-# descent at rate 0.5, on the mean squared error of all 12 points. We ask about
-# 72 points on a circle.
+# Theory and training must describe the same thing: 50 steps of gradient
+# descent at rate 0.5, on the mean squared error over all 12 samples. We
+# evaluate both at 72 inputs on a circle.
 
 # %%
 kernel_fn = network(1).kernel_fn  # the same for every width
@@ -48,10 +48,10 @@ print("standard deviation of members:", std[::18].round(4))
 # %% [markdown]
 # ## What training says
 #
-# `ensembles.train` trains all members, each from random weights of its own.
-# `compare_with_theory` then asks: how far are mean and variance of these
-# members from the predicted ones, in units of the standard error that so many
-# members have? It refuses to compare if rate, loss, data or steps differ.
+# `ensembles.train` trains all members, each from its own random weights.
+# `compare_with_theory` then compares the mean and variance of these members
+# with the predicted ones, in units of the standard error of so many members.
+# It refuses to compare if rate, loss, data or steps differ.
 
 # %%
 import optax
@@ -78,10 +78,10 @@ assert compared[2048].holds(5)
 assert not compared[16].holds(5)
 
 # %% [markdown]
-# Among 72 points, a few standard errors are what chance does. The wide
-# networks are within that, the narrow ones are far off. A finite width N moves
-# mean and variance by an amount of the order of 1/N. More members do not help
-# against it: they only make it easier to see.
+# Among 72 inputs, chance alone leads to a few standard errors. The wide
+# networks are within that range, and the narrow ones are far off. A finite
+# width N shifts mean and variance by an amount of order 1/N. More members do
+# not reduce this shift. They only make it easier to see.
 
 # %%
 from ntk_equiv import plotting
@@ -102,15 +102,16 @@ with plotting.style():
 plotting.save(fig, "results/theory-and-trained-networks")
 
 # %% [markdown]
-# Dashed is theory: the mean, and two standard deviations on each side.
-# Coloured is what was trained: a line, and a band of two standard deviations.
+# The dashed lines are theory: the mean, and two standard deviations on each
+# side. The coloured line and band are the trained networks: their mean and two
+# standard deviations.
 #
 # ## And the symmetry?
 #
-# Theory also said how far the mean of M members would be from invariant. On
-# our circle a quarter turn is 18 points further, so the 72 points are 18
-# points in four positions each. This is how much predictions scatter over the
-# four positions:
+# Theory also predicts how far the mean of M members is from invariant. On our
+# circle a quarter turn is 18 inputs further, so the 72 inputs are 18 inputs
+# with four turns each. This is how much predictions scatter over the four
+# turns:
 
 # %%
 from ntk_equiv import bounds, metrics
@@ -128,13 +129,13 @@ for width, run in runs.items():
 
 # %% [markdown]
 # **What surprised us.** The narrow networks do not follow the theory of
-# infinite width, and their mean is invariant all the same: the more of them,
-# the more so, without a floor in sight. That is no accident. If the initial
-# weights have no preferred direction and the data are augmented by the whole
-# group, then the *expected* prediction is exactly invariant at any width.
-# Width is needed to know the numbers, not to have the symmetry.
+# infinite width. Still, their mean becomes more and more invariant with more
+# members, and we see no floor. This is no accident. If the initial weights
+# have no preferred direction and the whole group augments the data, the
+# *expected* prediction is exactly invariant at any width. You need width to
+# predict the numbers, but not to get the symmetry.
 #
-# **Where to go on.** Longer training takes more width; the [Ising
-# experiment](../experiments/ising.md) measures how much. Devices, checkpoints
-# and Flax modules are in [Training real ensembles](../training.md). Next:
-# [from C_k to SO(2)](5_from_ck_to_so2.md).
+# **Where to go on.** Longer training needs more width. The [Ising
+# experiment](../experiments/ising.md) measures how much. [Training real
+# ensembles](../training.md) covers devices, checkpoints and Flax modules.
+# Next: [from C_k to SO(2)](5_from_ck_to_so2.md).

@@ -2,9 +2,9 @@
 # # 5 · From C_k to SO(2)
 #
 # **The question.** My data may be turned by *any* angle, and nobody can
-# augment by infinitely many. I take k equally spaced ones, the group C_k. How
-# far is the ensemble from invariant under the angles in between, and how large
-# must k be?
+# augment by infinitely many angles. I use k equally spaced ones, the group
+# C_k. How far is the ensemble from invariant under the angles in between, and
+# how large must k be?
 
 # %%
 import jax
@@ -48,16 +48,17 @@ for k in orders:
 assert all(seen[k] < bound[k] for k in orders)
 
 # %% [markdown]
-# *Seen* is the largest change that one of the 360 angles made. *Bound* is what
-# no angle at all can exceed, not even one between two whole degrees: that is
-# proven, and computed without trying any angle.
+# *Seen* is the largest change among the 360 angles. *Bound* is a number that
+# no angle can exceed, not even one between two whole degrees. It is proven,
+# and computed without trying any angle.
 #
 # Two things stand out.
 #
-# **It falls fast.** From k = 4 on, every step divides what is seen by a large
-# factor. The bound falls at most as 1/k, and is soon thousands of times too
-# large: it compares every angle with the nearest one of C_k and adds up the
-# worst that each training point could do. It does not know that they cancel.
+# **The change falls fast.** From k = 4 on, every step divides what is seen by
+# a large factor. The bound falls at most as 1/k and is soon thousands of times
+# too large. It compares every angle with the nearest one of C_k, and adds up
+# the worst effect that each training sample could have. It does not see that
+# these effects cancel.
 
 # %%
 from ntk_equiv import plotting
@@ -81,11 +82,11 @@ with plotting.style():
 plotting.save(fig, "results/from-few-angles-to-all")
 
 # %% [markdown]
-# **It does not fall always.** Three angles are worse than two. Could that be a
-# matter of the angles that we looked at? What was seen for k = 3 was really
-# seen, so the truth is not below. For k = 2 we want a number that the truth is
-# not above, and a better one than the bound: a search that cuts the angles
-# into ever smaller cells until it knows enough.
+# **The change does not always fall.** Three angles are worse than two. Could
+# this depend on the angles that we tried? What was seen for k = 3 is a lower
+# limit of the true change. For k = 2 we need an upper limit, and a better one
+# than the bound. A search provides it: it cuts the angles into smaller and
+# smaller cells until the result is precise enough.
 
 # %%
 two = bounds.certified_continuous_deviation(
@@ -96,16 +97,16 @@ print(f"k = 3: at least {seen[3]:.2f}")
 assert two.upper[0] < seen[3]
 
 # %% [markdown]
-# **What surprised us.** More augmentation can be worse, provably. C_2 does not
-# lie in C_3, so nothing says that the larger group must win. If you look for
-# the smallest k that is good enough, try them all, as `bounds.min_group_order`
-# does; do not bisect.
+# **What surprised us.** More augmentation can be worse, provably. C_2 is not
+# contained in C_3, so the larger group need not win. To find the smallest k
+# that is good enough, try all of them, as `bounds.min_group_order` does. Do
+# not bisect.
 #
-# How fast it falls depends on the network. This one is smooth (erf), and the
-# change falls exponentially in k. With ReLU, whose kernel has a kink, it falls
-# like a power of k: see [Continuous
+# How fast the change falls depends on the network. This one is smooth (erf),
+# and the change falls exponentially in k. The kernel of a ReLU network has a
+# kink, and the change falls like a power of k: see [Continuous
 # groups](../experiments/continuous_groups.md).
 #
-# **Where to go on.** The formulas, SO(3) and labels that turn along are in
-# [Bounds](../bounds.md). Then take data of your own: [planning an
+# **Where to go on.** [Bounds](../bounds.md) has the formulas, SO(3), and
+# labels that turn with the input. Then use your own data: [planning an
 # ensemble](../planning.md).

@@ -36,7 +36,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ntk_equiv._check import positive_integer, random_key, real_array, refusal, single_time
-from ntk_equiv._gram import prior_variance, split_kernel
+from ntk_equiv._gram import kernel_diagonal, split_kernel
 from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs, Scalar
 from ntk_equiv.bounds._checks import (
@@ -399,7 +399,7 @@ def _orbit_moments(
 
 def _rounding_of(ens: InfiniteEnsemble, x: Inputs) -> float:
     """Return how much rounding may add to covariances at x: they are differences of terms as large as the prior."""
-    prior = prior_variance(split_kernel(ens.kernel_fn), x)
+    prior = kernel_diagonal(split_kernel(ens.kernel_fn), x)
     return rounding_allowed(prior) * float(jnp.max(prior, initial=0.0))
 
 

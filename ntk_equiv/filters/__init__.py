@@ -14,15 +14,12 @@ and how it is trained enters through the scalar function φ_t(λ) alone. A filte
     `custom(φ)`             any other
 
 All are finite at λ = 0 unless t = ∞ and precise at tiny and at huge ηλt; only momentum knows ηλ no better than to eps
-beside one. For the loss that is a *mean* over s entries of y, φ_t(λ) is replaced by φ_t(λ/s)/s; that is no business of
-the filter.
+beside one. For the loss that is a *mean* over s entries of y, φ_t(λ) is replaced by φ_t(λ/s)/s, which whoever uses a
+filter does.
 """
 
-from ntk_equiv.filters._kinds import Filter
-from ntk_equiv.filters._kinds import GradientDescent as GradientDescent
-from ntk_equiv.filters._kinds import GradientFlow as GradientFlow
-from ntk_equiv.filters._kinds import Momentum as Momentum
-from ntk_equiv.filters._make import (
+from ntk_equiv.filters._filter import (
+    Filter,
     converged,
     custom,
     gradient_descent,
@@ -31,6 +28,11 @@ from ntk_equiv.filters._make import (
     momentum,
     ridge,
 )
+
+# For the parts above this one, not for users.
+from ntk_equiv.filters._filter import GradientDescent as GradientDescent
+from ntk_equiv.filters._filter import GradientFlow as GradientFlow
+from ntk_equiv.filters._filter import Momentum as Momentum
 
 __all__ = [
     "Filter",

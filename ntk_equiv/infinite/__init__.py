@@ -1,24 +1,29 @@
 """The infinitely wide deep ensemble, exactly: what it predicts at any training time, and how its members scatter.
 
-    `InfiniteEnsemble`                  a fitted ensemble: one decomposition, any number of times and test points
+    `InfiniteEnsemble`                  a trained ensemble: any number of times and test samples
     `ensemble_mean`, `ensemble_cov`     the same in one call
     `haar_limit`                        augmentation by all rotations of the plane, as a limit
-    `RankWarning`, `ReductionWarning`   what it may have to say
+    `RankWarning`, `ReductionWarning`   what it may warn of
 
-The Gram matrix of the training set is decomposed in blocks: of the group that augments the data, or of the trivial one,
-in which case there is one block, the whole. A block is as large as the base data times the dimension of an irrep, and
-everything else is sums over blocks. How training acts on an eigenvalue is in `ntk_equiv.filters`.
+The Gram matrix of the training set falls into blocks: those of the group that augments the data, or a single one, the
+whole. A block is as large as the base data times the dimension of an irrep. `ntk_equiv.solvers` applies functions of
+a block, `ntk_equiv.filters` says which function training is, and everything here is a sum over blocks:
+
+    `_training_set`, `_symmetry`   the data as a function on the group, and whether the group can be used
+    `_blocks`                      the Fourier transform of the group: from kernels to solved blocks
+    `_moments`                     mean and covariance, block by block
+    `_ensemble`, `_functions`      what users call
+    `_statistics`, `_storage`, `_warnings`
 """
 
 from ntk_equiv.infinite._ensemble import InfiniteEnsemble
-from ntk_equiv.infinite._functions import ensemble_cov, ensemble_mean
-from ntk_equiv.infinite._haar import HaarLimit, haar_limit
+from ntk_equiv.infinite._functions import HaarLimit, ensemble_cov, ensemble_mean, haar_limit
 
 # For the parts above this one, not for users.
-from ntk_equiv.infinite._laws import rounding_allowed as rounding_allowed
-from ntk_equiv.infinite._method import ReductionWarning
-from ntk_equiv.infinite._notices import RankWarning
+from ntk_equiv.infinite._moments import rounding_allowed as rounding_allowed
 from ntk_equiv.infinite._statistics import Estimate, ExpectedError, Posterior
+from ntk_equiv.infinite._symmetry import ReductionWarning
+from ntk_equiv.infinite._warnings import RankWarning
 
 __all__ = [
     "Estimate",

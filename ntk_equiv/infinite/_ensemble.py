@@ -1,6 +1,6 @@
 """The infinitely wide deep ensemble, trained.
 
-In the paper's symbols, with Θ the neural tangent kernel, 𝒦 the NNGP kernel, X, y the (augmented) training data and
+In the paper's symbols, with Θ the neural tangent kernel, 𝒦 the NNGP kernel, X, y the (augmented) training set and
 φ_t the filter of training:
 
     mean        μ_t(x) = Θ(x, X) φ_t(Θ(X, X)) y
@@ -10,7 +10,7 @@ In the paper's symbols, with Θ the neural tangent kernel, 𝒦 the NNGP kernel,
 The covariance of two channels is zero, and the same within each, so it has no axis of channels.
 """
 
-import itertools
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -19,32 +19,43 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from ntk_equiv import filters
-from ntk_equiv._check import evaluating_what_is_known, function, one_of, positive_integer, random_key
-from ntk_equiv._gram import gram, kernel_function, samples
-from ntk_equiv._positions import apart, joint
-from ntk_equiv._typing import Inputs, KernelFunction, Scalar
-from ntk_equiv.infinite import _laws, _notices, _statistics, _storage
-from ntk_equiv.infinite._engine import Engine
-from ntk_equiv.infinite._fit import containing_labels, eigenvalues, fitted
-from ntk_equiv.infinite._method import decided
-from ntk_equiv.infinite._training_set import check_labels
+from ntk_equiv._check import (
+    evaluating_what_is_known,
+    function,
+    is_concrete,
+    one_of,
+    positive_integer,
+    random_key,
+    refusal,
+)
+from ntk_equiv._gram import check_samples, kernel_function, split_kernel
+from ntk_equiv._positions import joint
+from ntk_equiv._typing import Inputs, KernelFunction, Scalar, SplitKernel
+from ntk_equiv.infinite import _moments, _statistics, _storage, _warnings
+from ntk_equiv.infinite._blocks import GramBlocks, irreps_in_labels, irreps_of, solve_blocks
+from ntk_equiv.infinite._symmetry import choose_training_set
+from ntk_equiv.infinite._training_set import check_labels, check_outputs
 from ntk_equiv.orbits import AugmentedSet
 from ntk_equiv.reps import Representation
+from ntk_equiv.solvers import Eigh, FilterAboveNoise, Solver, check_solver
 
 
 @jax.tree_util.register_pytree_node_class
-class InfiniteEnsemble(Engine):
-    """The infinite ensemble trained on given data: its mean and covariance at any time, on any points.
+@dataclasses.dataclass(frozen=True, eq=False, init=False, repr=False)
+class InfiniteEnsemble:
+    """The infinite ensemble trained on given data: its mean and covariance at any time, at any samples.
 
-    The Gram matrix is decomposed once, when it is first needed; times and test points are then cheap. Augmented data
-    are reduced by their group: n · |G|n kernel entries instead of (|G|n)², a small block for every irrep, and for the
-    mean only the irreps that the labels contain. A pytree: a fitted ensemble passes through `jit`.
+    The Gram matrix is decomposed once; times and test samples are then cheap. Augmented data are reduced by their
+    group: n · |G|n kernel entries instead of (|G|n)², a small block for every irrep, and for the mean only the irreps
+    that the labels contain. An ensemble is frozen, and a pytree that passes through `jit`.
 
     Attributes:
         kernel_fn: the kernels of the network.
         train: the data, as they were given.
         filter: how it is trained.
         reduction: whether the loss is ½ of the "sum" or of the "mean" of squares over all entries of the labels.
+        solver: how functions of a block are applied.
+        blocks: the blocks of the Gram matrix that the mean needs, solved.
         method: "dense" or "reduced".
         reason: why this method.
 
@@ -67,6 +78,15 @@ class InfiniteEnsemble(Engine):
         (2, 5, 3)
     """
 
+    kernel_fn: SplitKernel
+    train: Any
+    filter: filters.Filter
+    reduction: str
+    solver: Solver
+    blocks: GramBlocks
+    # Blocks that were completed later, such as those that a covariance needs: no leaf, and no part of the value.
+    _completed: dict[str, GramBlocks] = dataclasses.field(init=False)
+
     def __init__(
         self,
         kernel_fn: KernelFunction | tuple,
@@ -75,8 +95,10 @@ class InfiniteEnsemble(Engine):
         *,
         reduction: str = "sum",
         method: str = "auto",
+        solver: Solver | str = "auto",
+        blocks: GramBlocks | None = None,
     ):
-        """Decide on the method, and decompose the blocks that the mean needs.
+        """Decide how to use the symmetry, and solve the blocks that the mean needs.
 
         Args:
             kernel_fn: from `ntk_equiv.stax`, from neural-tangents, or any function with the same arguments; a whole
@@ -85,32 +107,57 @@ class InfiniteEnsemble(Engine):
             filter: from `ntk_equiv.filters`, or any function φ(λ, t); gradient flow at rate 1 unless given.
             reduction: `"sum"` for the loss ½Σ(f−y)², as in the paper; `"mean"` for ½ of the mean over all entries of
                 the (augmented) labels, as in neural-tangents.
-            method: `"dense"` decomposes the Gram matrix of all points; `"reduced"` uses the group that augments them;
-                `"auto"` does so if that is exact, and says why if it is not.
+            method: `"dense"` takes the Gram matrix of all samples as a whole; `"reduced"` uses the group that augments
+                them; `"auto"` does so if that is exact, and says why if it is not.
+            solver: how functions of a block are applied: one of `ntk_equiv.solvers`, or `"auto"`.
+            blocks: `ens.blocks` of another ensemble with the same kernel, data and method, to solve nothing again.
 
         Raises:
             ValueError: the data, the network and the group do not fit together, or the rate makes training diverge.
         """
-        self.reduction = one_of(reduction, ("sum", "mean"), "reduction")
-        self.kernel_fn, self.train = kernel_function(kernel_fn), train
-        self.filter = _as_filter(filter)
-        with evaluating_what_is_known():
-            self._data, self.method, self.reason = decided(method, self.kernel_fn, train)
-            samples(self.kernel_fn, self._data.x, "x")
-            check_labels(self._data)
-            self._fit = fitted(self.kernel_fn, self._data, containing_labels(self._data), shift=self._shift)
-            _notices.check_rate(self)
-            _notices.warn_of_rank(self)
+        given = blocks is not None  # and everything was checked when they were made
+        kernel, filter = split_kernel(kernel_function(kernel_fn)), _as_filter(filter)
+        if blocks is None:
+            one_of(reduction, ("sum", "mean"), "reduction")
+            solver = check_solver(solver, auto=Eigh())
+            with evaluating_what_is_known():
+                blocks = _solve_for_mean(kernel, train, filter, reduction, method, solver)
+        values = {
+            "kernel_fn": kernel,
+            "train": train,
+            "filter": filter,
+            "reduction": reduction,
+            "solver": solver,
+            "blocks": blocks,
+            "_completed": {},
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        if not given:
+            with evaluating_what_is_known():
+                _warnings.check_rate(self)
+                _warnings.warn_of_rank(blocks)
 
     def __repr__(self) -> str:
-        how = "dense" if self._data.group is None else f"reduced by {self._data.group.label}"
-        return f"<infinite ensemble on {self._data.size} rows, {how}, {self.filter}, reduction {self.reduction}>"
+        data = self.blocks.data
+        how = "dense" if data.group is None else f"reduced by {data.group.label}"
+        return f"<infinite ensemble on {data.size} rows, {how}, {self.filter}, reduction {self.reduction}>"
 
     # The symmetry and the data
 
     @property
+    def method(self) -> str:
+        """Whether the computation is "reduced" by the group, or "dense"."""
+        return self.blocks.data.method
+
+    @property
+    def reason(self) -> str:
+        """Why this method is used."""
+        return self.blocks.data.reason
+
+    @property
     def rep_x(self) -> Representation | None:
-        """How the group that augments acts on points; None for plain data."""
+        """How the group that augments acts on samples; None for plain data."""
         return self.train.rep_x if isinstance(self.train, AugmentedSet) else None
 
     @property
@@ -120,21 +167,21 @@ class InfiniteEnsemble(Engine):
 
     @property
     def x(self) -> Inputs:
-        """All training points, [N, ...]."""
-        return self.train.x if isinstance(self.train, AugmentedSet) else self._data.x
+        """All training samples, [N, ...]."""
+        return self.train.x if isinstance(self.train, AugmentedSet) else self.blocks.data.x
 
     @property
     def y(self) -> Float[jax.Array, "N *outputs"]:
         """All training labels, [N, ...]."""
-        return self.train.y if isinstance(self.train, AugmentedSet) else self._data.y
+        return self.train.y if isinstance(self.train, AugmentedSet) else self.blocks.data.y
 
     # What it predicts
 
     def mean(self, x: Inputs, t: Any = None, *, f0: Callable[[Inputs], Any] | None = None) -> jax.Array:
-        """The mean prediction μ_t(x) = Θ(x, X) φ_t(Θ) y; with `f0`, that of one member.
+        """Return the mean prediction μ_t(x) = Θ(x, X) φ_t(Θ) y; with `f0`, that of one member.
 
         Args:
-            x: test points, [m, ...].
+            x: test samples, [m, ...].
             t: the training time: a number, inf, or a vector of times; the filter's own unless given.
             f0: the function of one network at initialisation. Then f0(x) + Θ(x, X) φ_t(Θ) (y − f0(X)) is returned: the
                 trajectory of that network, exact as its width goes to infinity.
@@ -142,56 +189,48 @@ class InfiniteEnsemble(Engine):
         Returns:
             [m, ...] in the shape of the labels, with an axis of times in front if t is a vector.
         """
-        x, (times, single) = self.check_samples(x), self._checked_times(t)
-        fit = self._fit_at(times) if f0 is None else self._started_at(function(f0, "f0"), times)
-        _notices.warn_of_projection(self, fit, times)
-        values = [self._mean(fit, portion, times) for portion in self._portions(x)]
-        mean = jnp.concatenate(values, axis=1)
-        mean = mean if f0 is None else mean + self._as_labels(f0(x)).reshape(1, *mean.shape[1:])
+        x, (times, single) = self.check_samples(x), self._check_times(t)
+        blocks = self._blocks_for(times) if f0 is None else self._blocks_from_start(function(f0, "f0"), times)
+        f = self._filter_above_noise(blocks)
+        _warnings.warn_of_projection(blocks, f, times)
+        mean = _moments.mean(self.kernel_fn, blocks, f, x, times)
+        if f0 is not None:
+            mean = mean + check_outputs(jnp.asarray(f0(x)), blocks.data).reshape(1, *mean.shape[1:])
         return mean[0] if single else mean
 
     def cov(self, x: Inputs, t: Any = None, x2: Inputs | None = None) -> jax.Array:
-        """The covariance Σ_t(x, x2) of members, the same for every channel; zero between channels.
+        """Return the covariance Σ_t(x, x2) of members, the same for every channel; zero between channels.
 
         Args:
-            x: test points, [m, ...].
+            x: test samples, [m, ...].
             t: as for `mean`.
-            x2: other test points; the same unless given.
+            x2: other test samples; the same unless given.
 
         Returns:
             [m, m2], with outputs on a grid [m, m2, h, h', w, w'], after an axis of times if t is a vector.
         """
-        x, (times, single) = self.check_samples(x), self._checked_times(t)
+        x, (times, single) = self.check_samples(x), self._check_times(t)
         x2 = None if x2 is None else self.check_samples(x2, "x2")
-        fit, both = self._complete(nngp=True, times=times), ("ntk", "nngp")
-        f = self._response(fit)
-        prior = gram(self.kernel_fn, x, x2, "nngp")
-        others = itertools.repeat(None) if x2 is None else self._hats(fit, x2, both)
-        total = joint(prior)[None]
-        for (sector, block), hats, other in zip(self._blocks(fit), self._hats(fit, x, both), others, strict=False):
-            total = total + sector.weight * _laws.cov_part(block, f, times, hats, other)
-        total = (total + total.swapaxes(1, 2)) / 2 if x2 is None else total
-        cov = apart(total, prior.shape)
+        cov = self._cov(x, times, x2)
         return cov[0] if single else cov
 
     def var(self, x: Inputs, t: Any = None) -> jax.Array:
-        """The variance of members at each point, without the covariance of different ones.
+        """Return the variance of members at each sample, without the covariance of different ones.
 
         Args:
-            x: test points, [m, ...].
+            x: test samples, [m, ...].
             t: as for `mean`.
 
         Returns:
             [m], with outputs on a grid [m, h, w], after an axis of times if t is a vector.
         """
-        x, (times, single) = self.check_samples(x), self._checked_times(t)
-        fit = self._complete(nngp=True, times=times)
-        values = [self._var(fit, portion, times) for portion in self._portions(x)]
-        variance = jnp.concatenate(values, axis=1)
+        x, (times, single) = self.check_samples(x), self._check_times(t)
+        blocks = self._blocks_for(times, covariance=True)
+        variance = _moments.variance(self.kernel_fn, blocks, self._filter_above_noise(blocks), x, times)
         return variance[0] if single else variance
 
     def sample(self, key: jax.Array, x: Inputs, t: Any = None, members: int = 1) -> jax.Array:
-        """Members drawn from the ensemble, as functions on the samples: N(μ_t, Σ_t), independent between channels.
+        """Draw members from the ensemble, as functions on the samples: N(μ_t, Σ_t), independent between channels.
 
         Args:
             key: a JAX random key.
@@ -204,30 +243,66 @@ class InfiniteEnsemble(Engine):
         """
         random_key(key)
         positive_integer(members, "members")
-        times, single = self._checked_times(t)
-        mean = self.mean(x, t).reshape(len(times), -1, self._data.channels)
-        cov = joint(self.cov(x, t)) if single else self._trajectory_cov(self.check_samples(x), times)
-        rows = _laws.draws(key, mean.reshape(-1, mean.shape[-1]), cov, members)
-        values = rows.reshape(members, len(times), -1, *self._data.y.shape[1:])
+        times, single = self._check_times(t)
+        data = self.blocks.data
+        mean = self.mean(x, t).reshape(len(times), -1, data.channels)
+        blocks = self._blocks_for(times, covariance=True)
+        if single:
+            cov = joint(self.cov(x, t))
+        else:
+            f = self._filter_above_noise(blocks)
+            cov = _moments.trajectory_covariance(self.kernel_fn, blocks, f, self.check_samples(x), times)
+        rows = _moments.draw_members(key, mean.reshape(-1, mean.shape[-1]), cov, members)
+        values = rows.reshape(members, len(times), -1, *data.y.shape[1:])
         return values[:, 0] if single else values.swapaxes(0, 1)
 
+    def error_bound(self, x: Inputs, t: Any = None) -> jax.Array:
+        """Return how far `mean` may be from the exact mean because of the solver; zero means up to rounding.
+
+        Args:
+            x: test samples, [m, ...].
+            t: as for `mean`.
+
+        Returns:
+            [m], with outputs on a grid [m, h, w], after an axis of times if t is a vector; the same for all channels.
+        """
+        x, (times, single) = self.check_samples(x), self._check_times(t)
+        blocks = self._blocks_for(times)
+        bound = _moments.solver_error(self.kernel_fn, blocks, self._filter_above_noise(blocks), x, times)
+        return bound[0] if single else bound
+
+    # What it does on the training set
+
     def train_mean(self, t: Any = None) -> jax.Array:
-        """The mean prediction on the training points, in the shape of all labels; no kernel is evaluated."""
+        """Return the mean prediction on the training samples, in the shape of all labels; no kernel is evaluated."""
         return self._function_of_theta(t, "fit")
 
     def residual(self, t: Any = None) -> jax.Array:
-        """What is left to learn of the labels, y minus the mean prediction on the training points."""
+        """Return what is left to learn of the labels, y minus the mean prediction on the training samples."""
         return self._function_of_theta(t, "residual")
 
     def coefficients(self, t: Any = None) -> jax.Array:
-        """α_t = φ_t(Θ) y, in the shape of all labels: the mean is Σ_i Θ(x, X_i) α_i."""
+        """Return α_t = φ_t(Θ) y, in the shape of all labels: the mean is Σ_i Θ(x, X_i) α_i."""
         return self._function_of_theta(t, "coefficients")
 
+    @property
+    def spectrum(self) -> Float[jax.Array, "N"]:
+        """All eigenvalues of the Gram matrix of the training set, in increasing order, with their multiplicities."""
+        return self._known_spectrum()[1]
+
+    @property
+    def rank(self) -> int:
+        """How many eigenvalues of the Gram matrix are not zero up to rounding."""
+        blocks, values = self._known_spectrum()
+        return int(jnp.sum(values > blocks.noise))
+
+    # What follows from it
+
     def nngp_posterior(self, x: Inputs, *, noise: Scalar = 0.0) -> _statistics.Posterior:
-        """The Bayesian limit, where the last layer alone is trained: the posterior of a Gaussian process with 𝒦.
+        """Return the Bayesian limit, where the last layer alone is trained: the posterior of a Gaussian process with 𝒦.
 
         Args:
-            x: test points, [m, ...].
+            x: test samples, [m, ...].
             noise: the variance of the noise in the labels.
 
         Returns:
@@ -236,7 +311,7 @@ class InfiniteEnsemble(Engine):
         return _statistics.nngp_posterior(self, x, noise)
 
     def log_marginal_likelihood(self, *, noise: Scalar) -> Float[jax.Array, ""]:
-        """The log-probability density of the labels under the Gaussian process of `nngp_posterior`.
+        """Return the log-probability density of the labels under the Gaussian process of `nngp_posterior`.
 
             log N(y; 0, 𝒦(X, X) + noise) = −½ yᵀ(𝒦 + noise)⁻¹y − ½ log det(𝒦 + noise) − ½ N log 2π
 
@@ -249,10 +324,10 @@ class InfiniteEnsemble(Engine):
         return _statistics.log_marginal_likelihood(self, noise)
 
     def expected_mse(self, x: Inputs, y: Any, t: Any = None, *, members: int = 1) -> _statistics.ExpectedError:
-        """The expected mean squared error of the mean of some members, E mean (f̂ − y)² = bias + variance.
+        """Return the expected mean squared error of the mean of some members, E mean (f̂ − y)² = bias + variance.
 
         Args:
-            x: test points, [m, ...].
+            x: test samples, [m, ...].
             y: their labels.
             t: as for `mean`.
             members: the size of the ensemble.
@@ -262,64 +337,178 @@ class InfiniteEnsemble(Engine):
     def expected_accuracy(
         self, key: jax.Array, x: Inputs, y: Any, t: Any = None, *, members: int = 1, samples: int = 1000
     ) -> _statistics.Estimate:
-        """How often the mean of some members has its largest output at the right class, by sampling.
+        """Estimate how often the mean of some members has its largest output at the right class.
 
         Args:
             key: a JAX random key.
-            x: test points, [m, ...].
+            x: test samples, [m, ...].
             y: one-hot labels, or any whose largest channel is the class.
             t: a single time.
             members: the size of the ensemble.
-            samples: how many draws for each point.
+            samples: how many draws for each test sample.
         """
         return _statistics.expected_accuracy(self, key, x, y, t, members, samples)
 
-    @property
-    def spectrum(self) -> Float[jax.Array, "N"]:
-        """All eigenvalues of the Gram matrix of the training set, in increasing order, with their multiplicities."""
-        return eigenvalues(self._complete(nngp=False), self._data)
+    # Keeping it
 
-    @property
-    def rank(self) -> int:
-        """How many eigenvalues of the Gram matrix are not zero up to rounding."""
-        fit = self._complete(nngp=False)
-        return int(jnp.sum(eigenvalues(fit, self._data) > fit.noise))
+    def with_covariance(self) -> "InfiniteEnsemble":
+        """Return the ensemble with the blocks that covariances need: those of every irrep, and of 𝒦.
+
+        `cov`, `var` and `sample` complete an ensemble by themselves and remember it. An ensemble that is an argument of
+        a compiled function cannot remember anything: complete it before.
+
+        Example:
+            >>> import jax, jax.numpy as jnp
+            >>> from ntk_equiv import InfiniteEnsemble, stax
+            >>> ens = InfiniteEnsemble(stax.Dense(1).kernel_fn, (jnp.array([[1.0]]), jnp.array([2.0])))
+            >>> print(jax.jit(lambda ens, x: ens.var(x, 0.5))(ens.with_covariance(), jnp.array([[3.0]])).round(4))
+            [3.3109]
+        """
+        return dataclasses.replace(self, blocks=self._blocks_for(None, covariance=True))
 
     def save(self, path: Any) -> None:
-        """Write the decomposition to a file `.npz`, with what is needed to recognise the data and the kernel."""
+        """Write the solved blocks to a file `.npz`, with what is needed to recognise the data and the kernel."""
         _storage.save(self, path)
 
     @classmethod
     def load(cls, path: Any, kernel_fn: KernelFunction | tuple, train: Any, filter: Any = None) -> "InfiniteEnsemble":
-        """A fitted ensemble from a file, without decomposing anything.
+        """Return the ensemble in a file, without solving anything again.
 
         Args:
             path: what `save` wrote.
             kernel_fn: the same kernels as before.
             train: the same data as before.
-            filter: any: the decomposition does not depend on how the ensemble is trained.
+            filter: any: the blocks do not depend on how the ensemble is trained.
 
         Raises:
             ValueError: the file belongs to other data or another kernel, or is damaged.
         """
-        kernel_fn = kernel_function(kernel_fn)
-        stored = _storage.load(path, kernel_fn, train)
-        new = cls._assembled(kernel_fn, train, _as_filter(filter), *stored)
-        _notices.check_rate(new)
-        return new
+        kernel = split_kernel(kernel_function(kernel_fn))
+        blocks, reduction, solver = _storage.load(path, kernel, train)
+        ens = cls(kernel, train, _as_filter(filter), reduction=reduction, solver=solver, blocks=blocks)
+        _warnings.check_rate(ens)
+        return ens
 
-    def _checked_times(self, t: Any) -> tuple[jax.Array, bool]:
-        """Times [T], at which training has a result, and whether a single one was given."""
-        times, single = self._times(t)
-        _notices.check_end(self, times)
-        return times, single
+    def check_samples(self, x: Inputs, argument: str = "x") -> Inputs:
+        """Return test samples as the kernel takes them; refuse what is unlike the samples of training."""
+        x, own = check_samples(self.kernel_fn, x, argument), self.blocks.data.x
+        shapes, known = ([leaf.shape[1:] for leaf in jax.tree.leaves(tree)] for tree in (x, own))
+        if shapes != known:
+            expected = f"samples like those of training, [m, {', '.join(map(str, known[0]))}]"
+            fix = "Test samples have the features and positions of the training samples."
+            got = f"samples [m, {', '.join(map(str, shapes[0]))}]"
+            raise refusal(argument, expected=expected, got=got, fix=fix)
+        return x
+
+    def tree_flatten(self) -> tuple[tuple, tuple]:
+        """Return arrays, and what is fixed."""
+        return (self.kernel_fn, self.train, self.filter, self.blocks), (self.reduction, self.solver)
+
+    @classmethod
+    def tree_unflatten(cls, fixed: tuple, children: tuple) -> "InfiniteEnsemble":
+        """Return the ensemble with other arrays."""
+        kernel, train, filter, blocks = children
+        return cls(kernel, train, filter, reduction=fixed[0], solver=fixed[1], blocks=blocks)
+
+    # Which blocks are needed
+
+    @property
+    def entries(self) -> int:
+        """How many entries the loss is a mean over; 1 if it is a sum."""
+        return _entries(self.reduction, self.blocks.data)
+
+    def _blocks_for(
+        self, times: jax.Array | None, *, covariance: bool = False, every_irrep: bool = False
+    ) -> GramBlocks:
+        """Return solved blocks that serve these times, or any time for None.
+
+        Args:
+            times: [T], or None.
+            covariance: whether the blocks of every irrep are needed, with those of 𝒦.
+            every_irrep: whether the blocks of every irrep are needed.
+        """
+        known = self._completed.get("blocks", self.blocks)
+        every_irrep, nngp = every_irrep or covariance, covariance or known.has_nngp
+        wanted = range(len(irreps_of(known.data.group))) if every_irrep else sorted(known.blocks)
+        ended = times is not None and is_concrete(times) and bool(jnp.all(jnp.isinf(times)))
+        served = known.any_function or ended
+        if served and len(known.blocks) == len(wanted) and known.has_nngp >= nngp:
+            return known
+        usable = {number: block for number, block in known.blocks.items() if ended or block.solved.any_function}
+        # Inside a function that is being traced, what is known is computed now, and only once.
+        with evaluating_what_is_known():
+            blocks = solve_blocks(
+                self.kernel_fn,
+                known.data,
+                self.solver,
+                wanted,
+                get=_moments.BOTH if nngp else ("ntk",),
+                known=usable,
+                inverse_shift=_inverse_shift(self.filter, self.reduction, known.data) if ended else None,
+            )
+        if is_concrete(blocks):
+            self._completed["blocks"] = blocks
+        return blocks
+
+    def _blocks_from_start(self, f0: Callable, times: jax.Array) -> GramBlocks:
+        """Return the blocks of every irrep, with y − f0(X) in place of the labels."""
+        blocks = self._blocks_for(times, every_irrep=True)
+        start = check_outputs(jnp.asarray(f0(blocks.data.samples())), blocks.data)
+        return blocks.with_labels(blocks.data.labels() - blocks.data.frame(start))
+
+    def _filter_above_noise(self, blocks: GramBlocks, part: str = "coefficients") -> FilterAboveNoise:
+        return FilterAboveNoise(self.filter, blocks.noise, self.entries, part)
+
+    def _check_times(self, t: Any) -> tuple[jax.Array, bool]:
+        """Return times [T] at which training has a result, and whether a single one was given."""
+        t = jnp.asarray(self.filter.checked_time(t), self.blocks.scale.dtype)
+        times = jnp.atleast_1d(t)
+        _warnings.check_end(self, times)
+        return times, t.ndim == 0
+
+    def _cov(self, x: Inputs, times: jax.Array, x2: Inputs | None) -> jax.Array:
+        blocks = self._blocks_for(times, covariance=True)
+        return _moments.covariance(self.kernel_fn, blocks, self._filter_above_noise(blocks), x, times, x2)
 
     def _function_of_theta(self, t: Any, part: str) -> jax.Array:
-        times, single = self._checked_times(t)
-        fit = self._fit_at(times)
-        _notices.warn_of_projection(self, fit, times)
-        values = self._on_train(fit, times, part)
+        """Return a part of the filter, applied to the labels."""
+        times, single = self._check_times(t)
+        # Only φ_t itself is an inverse at the end of training; its other parts need any function.
+        blocks = self._blocks_for(times if part == "coefficients" else None)
+        f = self._filter_above_noise(blocks, part)
+        _warnings.warn_of_projection(blocks, f, times)
+        values = _moments.on_training_set(blocks, f, times)
         return values[0] if single else values
+
+    def _known_spectrum(self) -> tuple[GramBlocks, jax.Array]:
+        """Return the blocks of every irrep, and all eigenvalues."""
+        blocks = self._blocks_for(None, every_irrep=True)
+        values = blocks.spectrum()
+        if values is None:
+            fix = "Choose `solver=solvers.Eigh()`, which computes all eigenvalues."
+            raise refusal("solver", expected="one that knows the spectrum", got=repr(self.solver), fix=fix)
+        return blocks, values
+
+
+def _solve_for_mean(
+    kernel: SplitKernel, train: Any, filter: filters.Filter, reduction: str, method: str, solver: Solver
+) -> GramBlocks:
+    """Return the blocks of those irreps that the labels contain."""
+    data = choose_training_set(method, kernel, train)
+    data = dataclasses.replace(data, x=check_samples(kernel, data.x, "x"))
+    check_labels(data)
+    shift = _inverse_shift(filter, reduction, data)
+    return solve_blocks(kernel, data, solver, irreps_in_labels(data), inverse_shift=shift)
+
+
+def _inverse_shift(filter: filters.Filter, reduction: str, data: Any) -> float | None:
+    """Return what to add to Θ, if its inverse is all that the filter needs unless a time is given."""
+    shift = filter.shift_at_end
+    return float(shift) * _entries(reduction, data) if shift is not None and is_concrete(shift) else None
+
+
+def _entries(reduction: str, data: Any) -> int:
+    return data.order * data.y.size if reduction == "mean" else 1
 
 
 def _as_filter(filter: filters.Filter | Callable | None) -> filters.Filter:

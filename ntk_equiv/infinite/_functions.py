@@ -1,13 +1,26 @@
-"""Mean and covariance in one call, for those who need them once."""
+"""Convenience functions: mean and covariance in one call, and the limit of ever finer rotations.
 
-from typing import Any
+Augmentation by C_k ⊂ SO(2) with invariant labels and the loss that is a *mean* over all samples has a limit as k → ∞:
+the sums over the group become averages over the Haar measure,
+
+    μ_t(x) = Θ̄(x, X) φ_t(Θ̄ / s)/s y,        Θ̄(x, x') = ∫ Θ(x, ρ_X(g)x') dg,      s the size of y.
+
+Equally spaced rotations approach it, exponentially fast for smooth kernels. (Under `reduction="sum"` the effective
+time grows with k, and there is no limit.) So `haar_limit` doubles k until predictions no longer change.
+"""
+
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
-from ntk_equiv import filters
-from ntk_equiv._check import boolean, refusal
+from ntk_equiv import filters, reps
+from ntk_equiv._check import boolean, positive_integer, refusal, scalar
 from ntk_equiv._typing import Inputs, KernelFunction, Scalar
+from ntk_equiv.groups import SO2
 from ntk_equiv.infinite._ensemble import InfiniteEnsemble
+from ntk_equiv.orbits import augment
+from ntk_equiv.reps import Representation, check_representation
 
 
 def ensemble_mean(
@@ -20,14 +33,14 @@ def ensemble_mean(
     reduction: str = "sum",
     method: str = "auto",
 ) -> jax.Array:
-    """The mean prediction of the infinite ensemble after gradient flow for a time t.
+    """Return the mean prediction of the infinite ensemble after gradient flow for a time t.
 
         μ_t(x) = Θ(x, X) Θ(X, X)⁻¹ (1 − exp(−ηΘ(X, X)t)) y
 
     Args:
         kernel_fn: from `ntk_equiv.stax`, from neural-tangents, or any function with the same arguments.
         train: `augment(x, y, rep_x, rep_y)`, or a plain pair `(x, y)`.
-        x_test: test points, [m, ...].
+        x_test: test samples, [m, ...].
         t: the training time: a number, a vector of times, or inf.
         learning_rate: η.
         reduction: `"sum"` for the loss ½Σ(f−y)²; `"mean"` for ½ of the mean, which divides η by the size of the labels.
@@ -62,20 +75,20 @@ def ensemble_cov(
     x_test2: Inputs | None = None,
     diag: bool = False,
 ) -> jax.Array:
-    """The covariance of members of the infinite ensemble after gradient flow for a time t, equal for all channels.
+    """Return the covariance of members after gradient flow for a time t, the same for all channels.
 
         Σ_t(x, x') = [1, −A] · 𝒦 on (x, X) · [1, −A']ᵀ,        A = Θ(x, X) Θ⁻¹ (1 − exp(−ηΘt))
 
     Args:
         kernel_fn: from `ntk_equiv.stax`, from neural-tangents, or any function with the same arguments.
         train: `augment(x, y, rep_x, rep_y)`, or a plain pair `(x, y)`.
-        x_test: test points, [m, ...].
+        x_test: test samples, [m, ...].
         t: the training time: a number, a vector of times, or inf.
         learning_rate: η.
         reduction: `"sum"` for the loss ½Σ(f−y)²; `"mean"` for ½ of the mean, which divides η by the size of the labels.
         method: `"auto"`, `"dense"` or `"reduced"`, as for `InfiniteEnsemble`.
-        x_test2: other test points; the same unless given.
-        diag: the variances alone.
+        x_test2: other test samples; the same unless given.
+        diag: whether to return the variances alone.
 
     Returns:
         [m, m2], with outputs on a grid [m, m2, h, h', w, w']; the variances [m] or [m, h, w] for `diag`. With an axis
@@ -93,11 +106,104 @@ def ensemble_cov(
         [0.     0.2302] after it
     """
     if boolean(diag, "diag") and x_test2 is not None:
-        fix = "A diagonal is that of one set of points: leave out `x_test2`, or set `diag=False`."
-        raise refusal("x_test2", expected="left out for `diag=True`", got="another set of points", fix=fix)
+        fix = "A diagonal belongs to one set of samples: leave out `x_test2`, or set `diag=False`."
+        raise refusal("x_test2", expected="left out for `diag=True`", got="another set of samples", fix=fix)
     filter = filters.gradient_flow(learning_rate)
     filter.checked_time(t)
     ens = InfiniteEnsemble(kernel_fn, train, filter, reduction=reduction, method=method)
     x_test = ens.check_samples(x_test, "x_test")
     x_test2 = None if x_test2 is None else ens.check_samples(x_test2, "x_test2")
     return ens.var(x_test, t) if diag else ens.cov(x_test, t, x_test2)
+
+
+class HaarLimit(NamedTuple):
+    """An ensemble augmented by so many rotations that more of them change nothing any more.
+
+    Attributes:
+        ensemble: the one augmented by C_k with the last k.
+        order: that k.
+        change: the change of the mean prediction from k/2 to k, relative to its largest entry.
+        changes: the same for every k that was tried.
+        converged: whether the last change is within the tolerance.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import groups, reps, stax
+        >>> from ntk_equiv.infinite import haar_limit
+        >>> x, y, line = jnp.array([[1.0, 0.0]]), jnp.array([1.0]), stax.Dense(1, b_std=1.0).kernel_fn
+        >>> limit = haar_limit(line, x, y, reps.matrix(groups.SO2), jnp.array([[2.0, 0.0]]), 1.0, start=2)
+        >>> limit.converged, limit.order, list(limit.changes)      # half turns leave of a line but its constant
+        (True, 4, [4])
+    """
+
+    ensemble: InfiniteEnsemble
+    order: int
+    change: float
+    changes: dict[int, float]
+    converged: bool
+
+
+def haar_limit(
+    kernel_fn: KernelFunction,
+    x: Inputs,
+    y: Any,
+    rep: Representation,
+    x_test: Inputs,
+    t: Any = None,
+    *,
+    filter: Any = None,
+    rtol: float = 1e-6,
+    start: int = 4,
+    max_order: int = 4096,
+) -> HaarLimit:
+    """Train the infinite ensemble on data augmented by all of SO(2), with invariant labels.
+
+    Args:
+        kernel_fn: from `ntk_equiv.stax`, from neural-tangents, or any function with the same arguments.
+        x: base samples, [n, ...].
+        y: their labels, which rotations do not change.
+        rep: how SO(2) acts on samples, such as `reps.matrix(groups.SO2)`.
+        x_test: samples at which predictions are compared.
+        t: the training time, one or several; the filter's own unless given.
+        filter: how it is trained; gradient flow at rate 1 unless given. The loss is a mean over all labels.
+        rtol: the change of the mean prediction, relative to its largest entry, at which to stop.
+        start: the number of rotations to start with, doubled from there.
+        max_order: the number not to exceed.
+
+    Returns:
+        The record, with the last ensemble and how much the last doubling changed.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import groups, reps, stax
+        >>> from ntk_equiv.infinite import haar_limit
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(64, 0.8, 0.5), stax.Erf(), stax.Dense(1))
+        >>> x, y = jnp.array([[1.0, 0.0], [2.0, 0.0]]), jnp.array([1.0, -1.0])
+        >>> circle = jnp.array([[1.5, 0.0], [0.0, 1.5], [0.9, 1.2]])
+        >>> limit = haar_limit(kernel_fn, x, y, reps.matrix(groups.SO2), circle, 10.0, rtol=0.01)
+        >>> limit.converged, limit.order          # from 8 to 16 rotations it still changes, but by less than 1 %
+        (True, 16)
+    """
+    if check_representation(rep, "rep").group != SO2:
+        fix = "Pass for example `reps.matrix(groups.SO2)`; augment by a finite group with `augment`."
+        raise refusal("rep", expected="a representation of SO(2)", got=repr(rep), fix=fix)
+    order, last = positive_integer(start, "start"), positive_integer(max_order, "max_order")
+    rtol = scalar(rtol, "rtol", at_least=0)
+    ens = _ensemble_of_rotations(kernel_fn, x, y, rep, order, filter)
+    before = ens.mean(ens.check_samples(x_test, "x_test"), t)
+    changes: dict[int, float] = {}
+    while True:
+        order *= 2
+        ens = _ensemble_of_rotations(kernel_fn, x, y, rep, order, filter)
+        mean = ens.mean(x_test, t)
+        changes[order] = float(jnp.max(jnp.abs(mean - before), initial=0) / jnp.maximum(jnp.max(jnp.abs(mean)), 1e-300))
+        if changes[order] <= rtol or 2 * order > last:
+            return HaarLimit(ens, order, changes[order], changes, changes[order] <= rtol)
+        before = mean
+
+
+def _ensemble_of_rotations(
+    kernel_fn: KernelFunction, x: Inputs, y: Any, rep: Representation, order: int, filter: Any
+) -> InfiniteEnsemble:
+    train = augment(x, y, reps.restrict(rep, SO2.finite(order)))
+    return InfiniteEnsemble(kernel_fn, train, filter, reduction="mean")

@@ -9,14 +9,12 @@ from jaxtyping import Array, Float
 
 from ntk_equiv import filters
 from ntk_equiv._check import is_concrete, positive_integer, random_key, real_array, refusal, scalar, single_time
-from ntk_equiv._gram import gram
+from ntk_equiv._gram import evaluate_gram
 from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Inputs, Scalar
-from ntk_equiv.infinite import _laws
-from ntk_equiv.infinite._engine import Engine
-from ntk_equiv.infinite._fit import Fit, fitted
-from ntk_equiv.infinite._response import Response
-from ntk_equiv.infinite._sectors import sectors_of
+from ntk_equiv.infinite import _moments
+from ntk_equiv.infinite._blocks import GramBlocks, irreps_of, solve_blocks
+from ntk_equiv.solvers import FilterAboveNoise
 
 
 class Posterior(NamedTuple):
@@ -83,7 +81,7 @@ class Estimate(NamedTuple):
 
 
 def expected_mse(ens: Any, x: Inputs, y: Any, t: Any, members: int) -> ExpectedError:
-    """Bias and variance of the mean squared error on test points."""
+    """Return bias and variance of the mean squared error on test samples."""
     positive_integer(members, "members")
     y = _test_labels(ens, x, y)
     mean, variance = ens.mean(x, t), ens.var(x, t)
@@ -94,9 +92,9 @@ def expected_mse(ens: Any, x: Inputs, y: Any, t: Any, members: int) -> ExpectedE
 
 
 def expected_accuracy(ens: Any, key: jax.Array, x: Inputs, y: Any, t: Any, members: int, samples: int) -> Estimate:
-    """The fraction of test points whose largest output is at the right class, over draws of ensembles.
+    """Estimate the fraction of test samples whose largest output is at the right class, over draws of ensembles.
 
-    An expectation of a sum over points needs the law at each point alone, so that points are drawn independently.
+    An expectation of a sum over samples needs the law at each sample alone, so samples are drawn independently.
     """
     positive_integer(members, "members")
     positive_integer(samples, "samples")
@@ -111,48 +109,51 @@ def expected_accuracy(ens: Any, key: jax.Array, x: Inputs, y: Any, t: Any, membe
     return Estimate(jnp.mean(rate), jnp.sqrt(jnp.sum(rate * (1 - rate) / samples)) / rate.size)
 
 
-def nngp_posterior(ens: Engine, x: Inputs, noise: Scalar) -> Posterior:
-    """𝒦(x, X)(𝒦 + noise)⁻¹y and 𝒦(x, x') − 𝒦(x, X)(𝒦 + noise)⁻¹𝒦(X, x')."""
+def nngp_posterior(ens: Any, x: Inputs, noise: Scalar) -> Posterior:
+    """Return 𝒦(x, X)(𝒦 + noise)⁻¹y and 𝒦(x, x') − 𝒦(x, X)(𝒦 + noise)⁻¹𝒦(X, x')."""
     scalar(noise, "noise", at_least=0, fix="It is a variance.")
-    data, x = ens._data, ens.check_samples(x)
-    fit, f = _gaussian_process(ens, noise)
-    prior = gram(ens.kernel_fn, x, None, "nngp")
-    end = jnp.full(1, jnp.inf, fit.scale.dtype)
+    data, x = ens.blocks.data, ens.check_samples(x)
+    blocks, f = _gaussian_process(ens, noise)
+    prior = evaluate_gram(ens.kernel_fn, x, None, "nngp")
+    end = jnp.full(1, jnp.inf, blocks.scale.dtype)
     mean: Any = 0
     cov = joint(prior)
-    for (sector, block), (hat,) in zip(ens._blocks(fit), ens._hats(fit, x, ("nngp",)), strict=True):
-        mean = mean + sector.weight * _laws.mean_part(block, f, end, hat, data.channels)
-        cov = cov + sector.weight * _laws.posterior_part(block, f, end[0], hat)
+    hats = _moments.coefficients_of_rows(ens.kernel_fn, blocks, x, ("nngp",))
+    for (irrep, block), (hat,) in zip(blocks, hats, strict=True):
+        mean = mean + irrep.weight * _moments.mean_of_block(block, f, end, hat, data.channels)
+        K = block.solved.to_basis(hat)
+        cov = cov - irrep.weight * _moments.real_inner(block.solved.apply(f, end, K)[0], K)
     return Posterior(mean.reshape(-1, *data.y.shape[1:]), apart((cov + cov.T) / 2, prior.shape))
 
 
-def log_marginal_likelihood(ens: Engine, noise: Scalar) -> jax.Array:
-    """The logarithm of N(y; 0, 𝒦 + noise), summed over channels."""
+def log_marginal_likelihood(ens: Any, noise: Scalar) -> jax.Array:
+    """Return the logarithm of N(y; 0, 𝒦 + noise), summed over channels."""
     scalar(noise, "noise", at_least=0, fix="It is a variance.")
-    fit, f = _gaussian_process(ens, noise)
-    end = jnp.full(1, jnp.inf, fit.scale.dtype)
+    blocks, f = _gaussian_process(ens, noise)
+    end = jnp.full(1, jnp.inf, blocks.scale.dtype)
     square: Any = 0.0
     log_determinant: Any = 0.0
-    for sector, block in ens._blocks(fit):
-        part = jnp.sum((block.basis.filtered(f, end[0], block.labels) * block.labels.conj()).real)
-        square = square + sector.weight * part
-        log_determinant = log_determinant + sector.copies * block.basis.log_determinant(noise)
+    for irrep, block in blocks:
+        part = jnp.sum((block.solved.apply(f, end, block.labels)[0] * block.labels.conj()).real)
+        square = square + irrep.weight * part
+        log_determinant = log_determinant + irrep.copies * block.solved.log_determinant(noise)
     if is_concrete(log_determinant) and not bool(jnp.isfinite(log_determinant)):
         fix = "Samples that coincide, or are fixed by the group, make it singular; so does too little precision."
         raise refusal("noise", expected="positive for a singular Gram matrix", got=f"{float(noise):.3g}", fix=fix)
-    channels = ens._data.channels
-    return -(square + channels * (log_determinant + ens._data.size * math.log(2 * math.pi))) / 2
+    data = blocks.data
+    return -(square + data.channels * (log_determinant + data.size * math.log(2 * math.pi))) / 2
 
 
-def _gaussian_process(ens: Engine, noise: Scalar) -> tuple[Fit, Response]:
-    """The blocks of 𝒦, and how (𝒦 + noise)⁻¹ acts on them."""
-    everything, known = range(len(sectors_of(ens._data.group))), is_concrete(noise)
-    fit = fitted(ens.kernel_fn, ens._data, everything, get=("nngp",), shift=float(noise) if known else None)
-    return fit, Response(filters.converged() if known and noise == 0 else filters.ridge(noise), fit.noise)
+def _gaussian_process(ens: Any, noise: Scalar) -> tuple[GramBlocks, FilterAboveNoise]:
+    """Return the blocks of 𝒦, and the function (𝒦 + noise)⁻¹ of them."""
+    data, known = ens.blocks.data, is_concrete(noise)
+    everything, shift = range(len(irreps_of(data.group))), float(noise) if known else None
+    blocks = solve_blocks(ens.kernel_fn, data, ens.solver, everything, get=("nngp",), inverse_shift=shift)
+    return blocks, FilterAboveNoise(filters.converged() if known and noise == 0 else filters.ridge(noise), blocks.noise)
 
 
 def _test_labels(ens: Any, x: Inputs, y: Any) -> jax.Array:
-    """`y` as an array, if it has one entry for each output at the points."""
+    """Return `y` as an array; refuse what does not have one entry for each output at the samples."""
     y = jnp.asarray(real_array(y, "y"))
     shape = (len(jax.tree.leaves(ens.check_samples(x))[0]), *ens.y.shape[1:])
     if y.shape != shape:
@@ -162,7 +163,7 @@ def _test_labels(ens: Any, x: Inputs, y: Any) -> jax.Array:
 
 
 def _hits(key: jax.Array, mean: jax.Array, deviation: jax.Array, classes: jax.Array, samples: int) -> jax.Array:
-    """How often each point is classified rightly."""
+    """Return how often each sample is classified rightly."""
 
     def draw(hits: jax.Array, key: jax.Array) -> tuple[jax.Array, None]:
         output = mean + deviation[..., None] * jax.random.normal(key, mean.shape, mean.dtype)

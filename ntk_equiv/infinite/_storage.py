@@ -1,10 +1,10 @@
-"""A fitted ensemble in a file: arrays and a line of JSON, no pickle.
+"""An ensemble in a file: arrays and a line of JSON, no pickle.
 
-What is expensive is the decomposition, and that is what is kept. Kernel, data and filter are code and come from the
-caller; the file knows the data by their digest and the kernel by its largest row sum on them, evaluated anew for one
-base point.
+Solving the blocks is what is expensive, and the solved blocks are what is kept. Kernel, data and filter are code and
+come from the caller. The file knows the data by their digest, and the kernel by its values for the first base sample.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -15,36 +15,42 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ntk_equiv import solvers
 from ntk_equiv._check import file_path, is_concrete, refusal
-from ntk_equiv._gram import gram
-from ntk_equiv._typing import KernelFunction
-from ntk_equiv.infinite._engine import Engine
-from ntk_equiv.infinite._fit import Block, Fit
-from ntk_equiv.infinite._hermitian import Eigenbasis
-from ntk_equiv.infinite._training_set import TrainingSet, reduced_set, training_set
+from ntk_equiv._gram import evaluate_gram
+from ntk_equiv._typing import SplitKernel
+from ntk_equiv.infinite._blocks import Block, GramBlocks
+from ntk_equiv.infinite._training_set import TrainingSet, plain_set, reduced_set
+from ntk_equiv.solvers import DenseBlock, Solver
 
 FORMAT = "ntk_equiv.InfiniteEnsemble/2"
 
 
-def save(ens: Engine, path: Any) -> None:
+def save(ens: Any, path: Any) -> None:
     """Write `ens` to `path`, all of it or nothing."""
-    if not is_concrete(ens._fit):
+    blocks = ens._blocks_for(None)
+    if not is_concrete(blocks):
         raise refusal("save", expected="called with known values", got="traced ones", fix="Save outside of jit.")
-    path, fit = file_path(path, "path"), ens._spectral_fit()
+    path = file_path(path, "path")
     about = {
         "format": FORMAT,
         "method": ens.method,
         "reason": ens.reason,
         "reduction": ens.reduction,
-        "data": _digest(ens._data),
-        "sectors": sorted(fit.blocks),
+        "solver": type(ens.solver).__name__,
+        "settings": dataclasses.asdict(ens.solver),
+        "data": _digest(blocks.data),
+        "sectors": sorted(blocks.blocks),
     }
-    arrays = {"about": np.array(json.dumps(about)), "scale": fit.scale, "noise": fit.noise}
-    arrays["probe"] = _probe(ens.kernel_fn, ens._data)
-    for number, basis in fit.eigenbases.items():
-        block = fit.blocks[number]
-        kept = {"values": basis.values, "vectors": basis.vectors, "labels": block.labels}
-        kept |= {} if block.nngp is None else {"nngp": block.nngp}
+    arrays = {"about": np.array(json.dumps(about)), "scale": blocks.scale, "noise": blocks.noise}
+    arrays["probe"] = _probe(ens.kernel_fn, blocks.data)
+    for number, block in blocks.blocks.items():
+        solved = block.solved.arrays()
+        if solved is None or getattr(solvers, type(ens.solver).__name__, None) is not type(ens.solver):
+            fix = "Save an ensemble that was made with `solver=solvers.Eigh()`."
+            raise refusal("solver", expected="one whose blocks can be stored", got=repr(ens.solver), fix=fix)
+        kept = {**solved, "labels": block.labels}
+        kept |= {} if block.nngp is None else {"nngp": block.nngp.dense()}
         arrays |= {f"{name}/{number}": array for name, array in kept.items()}
     unfinished = path.with_name(path.name + ".unfinished")
     with unfinished.open("wb") as file:
@@ -52,26 +58,27 @@ def save(ens: Engine, path: Any) -> None:
     os.replace(unfinished, path)
 
 
-def load(path: Any, kernel_fn: KernelFunction, train: Any) -> tuple[TrainingSet, Fit, str, str, str]:
-    """The parts of the ensemble in the file `path`: data, fit, reduction, method and reason."""
+def load(path: Any, kernel: SplitKernel, train: Any) -> tuple[GramBlocks, str, Solver]:
+    """Return the parts of the ensemble in the file `path`: blocks, reduction and solver."""
     about, arrays = _read(file_path(path, "path", exists=True))
-    data = reduced_set(train) if about["method"] == "reduced" else training_set(train)
+    # Files of the first versions name no solver: there was one.
+    solver = getattr(solvers, about.get("solver", "Eigh"))(**about.get("settings", {}))
+    data = (reduced_set if about["method"] == "reduced" else plain_set)(train, about["reason"])
     if _digest(data) != about["data"]:
         fix = "Pass the training set that the ensemble was fitted to, in the same precision."
         raise refusal("train", expected=f"the data that {path} was made from", got="others", fix=fix)
-    probe = _probe(kernel_fn, data)
+    probe = _probe(kernel, data)
     rounding = 100 * float(jnp.finfo(probe.dtype).eps) ** 0.75 * np.max(np.abs(probe), initial=0.0)
     if probe.shape != arrays["probe"].shape or np.max(np.abs(probe - arrays["probe"]), initial=0.0) > rounding:
         fix = "Pass the kernel function of the network that the ensemble was fitted with."
         raise refusal("kernel_fn", expected=f"the kernel that {path} was made from", got="another", fix=fix)
     blocks = {}
     for number in about["sectors"]:
-        values, vectors, labels, nngp = (
-            _array(arrays, name, number) for name in ("values", "vectors", "labels", "nngp")
-        )
-        blocks[number] = Block(Eigenbasis(values, vectors), labels, nngp)
-    fit = Fit(blocks, jnp.asarray(arrays["scale"]), jnp.asarray(arrays["noise"]))
-    return data, fit, about["reduction"], about["method"], about["reason"]
+        found = {name.split("/")[0]: jnp.asarray(a) for name, a in arrays.items() if name.endswith(f"/{number}")}
+        labels, nngp = found.pop("labels"), found.pop("nngp", None)
+        blocks[number] = Block(solver.restore(found), labels, None if nngp is None else DenseBlock(nngp))
+    loaded = GramBlocks(data, blocks, jnp.asarray(arrays["scale"]), jnp.asarray(arrays["noise"]))
+    return loaded, about["reduction"], solver
 
 
 def _read(path: Path) -> tuple[dict, dict]:
@@ -89,13 +96,8 @@ def _read(path: Path) -> tuple[dict, dict]:
     return about, arrays
 
 
-def _array(arrays: dict, name: str, number: int) -> Any:
-    found = arrays.get(f"{name}/{number}")
-    return None if found is None else jnp.asarray(found)
-
-
 def _digest(data: TrainingSet) -> str:
-    """A name for points, labels and group, different for different ones."""
+    """Return a name for samples, labels and group that is different for different ones."""
     digest = hashlib.sha256()
     for leaf in (*jax.tree.leaves(data.x), data.labels()):
         array = np.ascontiguousarray(leaf)
@@ -106,7 +108,7 @@ def _digest(data: TrainingSet) -> str:
     return digest.hexdigest()
 
 
-def _probe(kernel_fn: KernelFunction, data: TrainingSet) -> np.ndarray:
-    """The kernels of the first base point with all of them."""
+def _probe(kernel: SplitKernel, data: TrainingSet) -> np.ndarray:
+    """Return the kernels of the first base sample with all of them."""
     first = jax.tree.map(lambda leaf: leaf[:1], data.x)
-    return np.stack([np.asarray(kernel) for kernel in gram(kernel_fn, first, data.x, ("nngp", "ntk"))])
+    return np.stack([np.asarray(kernel) for kernel in evaluate_gram(kernel, first, data.x, ("nngp", "ntk"))])

@@ -1,12 +1,12 @@
-"""Training data as a function on the group.
+"""The training set as a function on the group.
 
-A base point x_i under an element g is the point (g, i), its output at position p the row (g, i, p). In the frame that
-moves with the element, kernels and labels are
+A base sample x_i under an element g is the sample (g, i); its output at position p is the row (g, i, p) of the Gram
+matrix. In the frame that moves with the element, kernels and labels are
 
     u(g, i) = Θ(x, ρ_X(g)x_i) ρ_K(g),        v(g, i) = ρ_K(g)ᵀ ρ_Y(g) y_i,
 
-with ρ_K the action on positions, and by Theorem "Kernel transformation" the Gram matrix of the whole set is
-group-circulant with Φ(k) = Θ(x_i, ρ_X(k)x_j) ρ_K(k). Data without a group are the case of a single element.
+with ρ_K the action on positions. By Theorem "Kernel transformation" the Gram matrix of the whole set is then
+group-circulant, with Φ(k) = Θ(x_i, ρ_X(k)x_j) ρ_K(k). Data without a group are the case of a single element.
 """
 
 import dataclasses
@@ -30,14 +30,15 @@ from ntk_equiv.reps import GridAction, Representation
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """Base points and labels, and the group by which the computation is reduced.
+    """Base samples and labels, and the group by which the computation is reduced.
 
     Attributes:
-        x: base points.
+        x: base samples.
         y: their labels, [n] or [n, ..., channels].
-        rep_x: how the group acts on points; None if the computation uses no group.
+        rep_x: how the group acts on samples; None if the computation uses no group.
         rep_y: how it acts on labels; None likewise.
         places: where each element of the group stands in the order that the caller knows; None if in its own place.
+        reason: why the group is used, or why not.
     """
 
     x: Any
@@ -45,6 +46,12 @@ class TrainingSet:
     rep_x: Representation | None = dataclasses.field(default=None, metadata={"static": True})
     rep_y: Representation | None = dataclasses.field(default=None, metadata={"static": True})
     places: tuple[int, ...] | None = dataclasses.field(default=None, metadata={"static": True})
+    reason: str = dataclasses.field(default="it was asked for", metadata={"static": True})
+
+    @property
+    def method(self) -> str:
+        """Whether the computation is reduced by the group, or dense."""
+        return "dense" if self.rep_x is None else "reduced"
 
     @property
     def group(self) -> FiniteGroup | None:
@@ -58,7 +65,7 @@ class TrainingSet:
 
     @property
     def n(self) -> int:
-        """The number of base points."""
+        """The number of base samples."""
         return self.y.shape[0]
 
     @property
@@ -81,31 +88,31 @@ class TrainingSet:
         """ρ_K."""
         return GridAction(self.positions) if self.rep_x is None else self.rep_x.spatial(self.positions)
 
-    def points(self, elements: tuple[int, ...] | None = None) -> Inputs:
-        """Base points under some elements, or all, [elements · n, ...]."""
-        return self.x if self.rep_x is None else _moved_points(self.rep_x, self.x, elements)
+    def samples(self, elements: tuple[int, ...] | None = None) -> Inputs:
+        """Return the base samples under some elements, or all, [elements · n, ...]."""
+        return self.x if self.rep_x is None else _move_samples(self.rep_x, self.x, elements)
 
     def labels(self) -> jax.Array:
-        """v(g, i): labels in the frame of their element, [order, (i, p), channels]."""
+        """Return v(g, i): labels in the frame of their element, [order, (i, p), channels]."""
         # Without the samples: known labels stay known if only those are traced.
-        return _framed_labels(dataclasses.replace(self, x=None))
+        return _frame_labels(dataclasses.replace(self, x=None))
 
-    def framed(self, values: jax.Array) -> jax.Array:
-        """Values at all points in the order of `points()`, in the frame of their element, as `labels()`."""
+    def frame(self, values: jax.Array) -> jax.Array:
+        """Return values at all samples in the order of `samples()` in the frame of their element, as `labels()`."""
         apart = values.reshape(self.order, self.n, *self.positions, -1)
-        return self._moved(apart, back=True).reshape(self.order, -1, apart.shape[-1])
+        return self._move(apart, back=True).reshape(self.order, -1, apart.shape[-1])
 
-    def unframed(self, values: jax.Array) -> jax.Array:
-        """[..., order, (i, p), channels] as the caller knows labels: [..., order · n, *positions, channels]."""
+    def unframe(self, values: jax.Array) -> jax.Array:
+        """Return [..., order, (i, p), channels] as the caller knows labels: [..., order · n, *positions, channels]."""
         leading = values.shape[:-3]
         apart = values.reshape(-1, self.order, self.n, *self.positions, self.channels)
-        moved = jax.vmap(self._moved)(apart)
+        moved = jax.vmap(self._move)(apart)
         if self.places is not None:
             moved = moved[:, np.argsort(self.places)]
         return moved.reshape(*leading, self.order * self.n, *self.y.shape[1:])
 
-    def rows(self, kernel: jax.Array, elements: tuple[int, ...] | None = None) -> jax.Array:
-        """Kernels [m, elements · n, h, h', …] of samples with `points(elements)`, as u [elements, (m, p), (i, p')]."""
+    def frame_kernel(self, kernel: jax.Array, elements: tuple[int, ...] | None = None) -> jax.Array:
+        """Return kernels [m, elements · n, h, h', …] with `samples(elements)` as u [elements, (m, p), (i, p')]."""
         chosen = np.arange(self.order) if elements is None else np.array(elements)
         apart = kernel.reshape(kernel.shape[0], len(chosen), self.n, *kernel.shape[2:])
         apart = jnp.moveaxis(apart, 1, 0)
@@ -117,8 +124,8 @@ class TrainingSet:
     def _inverse(self) -> np.ndarray:
         return np.zeros(1, dtype=int) if self.group is None else self.group.inverse
 
-    def _moved(self, values: jax.Array, back: bool = False) -> jax.Array:
-        """ρ_K(g), or its inverse, on values [order, n, *positions, channels]."""
+    def _move(self, values: jax.Array, back: bool = False) -> jax.Array:
+        """Apply ρ_K(g), or its inverse, to values [order, n, *positions, channels]."""
         if self.grid.is_identity:
             return values
         axes = tuple(range(-1 - len(self.positions), -1))
@@ -126,8 +133,8 @@ class TrainingSet:
         return jax.vmap(lambda g, v: self.grid.move(g, v, axes))(elements, values)
 
 
-def as_labels(values: jax.Array, data: TrainingSet) -> jax.Array:
-    """Outputs at some points, if they have the shape of labels, with an axis of channels in any case."""
+def check_outputs(values: jax.Array, data: TrainingSet) -> jax.Array:
+    """Return outputs of a network with an axis of channels; refuse those that do not have the shape of labels."""
     if values.shape[1:] != data.y.shape[1:]:
         expected = f"values [m, {', '.join(map(str, data.y.shape[1:]))}]" if data.y.ndim > 1 else "values [m]"
         fix = "They are outputs of the network, in the shape of the labels."
@@ -136,42 +143,42 @@ def as_labels(values: jax.Array, data: TrainingSet) -> jax.Array:
 
 
 @partial(jax.jit, static_argnames=("rep_x", "elements"))
-def _moved_points(rep_x: Representation, x: Inputs, elements: tuple[int, ...] | None) -> Inputs:
+def _move_samples(rep_x: Representation, x: Inputs, elements: tuple[int, ...] | None) -> Inputs:
     moved = rep_x.orbit(x, elements)
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), moved)
 
 
 @jax.jit
-def _framed_labels(data: TrainingSet) -> jax.Array:
+def _frame_labels(data: TrainingSet) -> jax.Array:
     y = with_channel_axis(data.y)
-    return data.framed(y if data.rep_y is None else data.rep_y.orbit(y))
+    return data.frame(y if data.rep_y is None else data.rep_y.orbit(y))
 
 
-def training_set(train: Any) -> TrainingSet:
-    """The data as they are, without using their symmetry; an augmented set with all of its points."""
+def plain_set(train: Any, reason: str = "it was asked for") -> TrainingSet:
+    """Return the data without using their symmetry; an augmented set with all of its samples."""
     x, y = (train.x, train.y) if isinstance(train, AugmentedSet) else samples_and_labels(train)
-    return TrainingSet(x, y)
+    return TrainingSet(x, y, reason=reason)
 
 
-def reduced_set(train: AugmentedSet) -> TrainingSet:
-    """An augmented set as its base points and the group that augments it, which may be a subgroup."""
+def reduced_set(train: AugmentedSet, reason: str = "the kernel transforms under the group") -> TrainingSet:
+    """Return an augmented set as its base samples and the group that augments it, which may be a subgroup."""
     elements = train.elements
     assert elements is not None
     if elements == tuple(range(train.rep_x.group.order)):  # type: ignore[union-attr]
-        return TrainingSet(train.base_x, train.base_y, train.rep_x, train.rep_y)
+        return TrainingSet(train.base_x, train.base_y, train.rep_x, train.rep_y, reason=reason)
     subgroup = train.rep_x.group.subgroup(elements)  # type: ignore[union-attr]
     rep_x, rep_y = reps.restrict(train.rep_x, subgroup), reps.restrict(train.rep_y, subgroup)
     places = tuple(elements.index(g) for g in subgroup.embedding)
-    return TrainingSet(train.base_x, train.base_y, rep_x, rep_y, places)
+    return TrainingSet(train.base_x, train.base_y, rep_x, rep_y, places, reason)
 
 
 def check_labels(data: TrainingSet) -> None:
-    """Refuse labels that cannot be fitted: none, not numbers, or not finite."""
+    """Refuse labels that cannot be fitted: none, no floating-point numbers, or not finite."""
     if not jnp.issubdtype(data.y.dtype, jnp.floating):
         fix = "Convert them, for example with `y.astype(float)`; classes with `jax.nn.one_hot`."
         raise refusal("y", expected="floating-point labels", got=f"dtype {data.y.dtype}", fix=fix, kind=TypeError)
     if data.n == 0:
-        raise refusal("train", expected="at least one training point", got="none", fix="Pass some.")
+        raise refusal("train", expected="at least one training sample", got="none", fix="Pass some.")
     if data.y.size == 0:
         fix = "Labels have at least one channel; leave the axis of channels out for one."
         raise refusal("y", expected="labels that are not empty", got=f"shape {data.y.shape}", fix=fix)

@@ -24,7 +24,7 @@ PREDICTIONS = jnp.stack([logits(FIRST), logits(SECOND, 2.0)])
 
 
 def test_invariance_and_accuracy_of_ensembles_and_members():
-    kept = _orbit_numbers.validated(4, SETTINGS.sizes, jnp.array([2, 1]))(PREDICTIONS)
+    kept = _orbit_numbers.validation_summary(4, SETTINGS.sizes, jnp.array([2, 1]))(PREDICTIONS)
     osp, accuracy = np.split(np.asarray(kept)[None], 2, axis=1)
     part = {"validation": osp, "accuracy": accuracy}
     known = {  # for each size: of the ensemble, the error over two images, and of its members
@@ -40,7 +40,7 @@ def test_invariance_and_accuracy_of_ensembles_and_members():
 
 
 def test_sets_made_for_an_ensemble_are_tried_on_its_members():
-    kept = np.asarray(_orbit_numbers.tried(4, (1,))(PREDICTIONS))[None]
+    kept = np.asarray(_orbit_numbers.orbit_summary(4, (1,))(PREDICTIONS))[None]
     ensemble, _, members = _orbit_numbers.curves(SETTINGS, {"ood-1": kept}, "ood-1", 1)
     assert (ensemble, members) == (pytest.approx([2.5]), pytest.approx(np.array([[2.5]])))
 

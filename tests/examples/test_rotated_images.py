@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _group_cnn import Canonicalised, GroupCNN, GroupConv, WideCNN, matched, parameters, turned_back
-from _rotated_images import drawn, on_orbits, rotated, turning
+from _group_cnn import Canonicalised, GroupCNN, GroupConv, WideCNN, count_parameters, match_parameters, turn_back
+from _rotated_images import drawn, on_orbits, rotate, rotations
 
 from ntk_equiv import ensembles, groups, reps
 from tests.tolerances import assert_close
@@ -36,7 +36,7 @@ def deviations(module, order, x):
 
 def test_rotations_by_any_angle_agree_with_those_of_a_group(noise):
     expected = reps.rotate(groups.cyclic(8)).orbit(noise)
-    assert_close(rotated(noise, jnp.asarray(groups.SO2.grid(8), jnp.float32)), expected)
+    assert_close(rotate(noise, jnp.asarray(groups.SO2.grid(8), jnp.float32)), expected)
 
 
 def test_orbits_begin_with_the_pictures_themselves():
@@ -56,7 +56,7 @@ def test_turning_a_picture_turns_features_and_shifts_orientations(noise, lifting
 
 
 def test_turns_by_45_degrees_are_respected_nearly_and_not_exactly(smooth):
-    layer, rep = GroupConv(8, 3, lifting=True), turning(8)
+    layer, rep = GroupConv(8, 3, lifting=True), rotations(8)
     params = layer.init(jax.random.key(0), smooth)
     features = lambda x: layer.apply(params, x).reshape(8, 28, 28, 8, 3)  # noqa: E731
     turned = rep(1, features(smooth).reshape(8, 28, 28, 24)).reshape(8, 28, 28, 8, 3)
@@ -79,18 +79,18 @@ def test_canonicalised_network_is_exactly_invariant_under_quarter_turns(noise):
 
 
 def test_gradients_pass_straight_through_the_choice_of_an_orientation(noise):
-    rep, weights = turning(4), jax.random.normal(jax.random.key(2), noise.shape, noise.dtype)
+    rep, weights = rotations(4), jax.random.normal(jax.random.key(2), noise.shape, noise.dtype)
     probabilities = jnp.array([[0.1, 0.7, 0.1, 0.1], [0.4, 0.2, 0.2, 0.2], [0.1, 0.1, 0.1, 0.7]], jnp.float32)
     backwards = np.stack([np.rot90(noise, -g, (1, 2)) for g in range(4)])  # [4, n, ...]
-    np.testing.assert_array_equal(turned_back(rep, probabilities, noise), backwards[[1, 0, 3], [0, 1, 2]])
-    found = jax.grad(lambda p: jnp.sum(weights * turned_back(rep, p, noise)))(probabilities)
+    np.testing.assert_array_equal(turn_back(rep, probabilities, noise), backwards[[1, 0, 3], [0, 1, 2]])
+    found = jax.grad(lambda p: jnp.sum(weights * turn_back(rep, p, noise)))(probabilities)
     assert_close(found, np.einsum("nhwc,gnhwc->ng", weights, backwards))
 
 
 def test_networks_are_made_as_large_as_asked():
     picture = (28, 28, 1)
-    assert parameters(WideCNN(), picture) == parameters(ensembles.fashion_cnn(), picture)
-    found = parameters(matched(lambda head: GroupCNN(8, (16, 16, 32), head), 100_000, picture), picture)
+    assert count_parameters(WideCNN(), picture) == count_parameters(ensembles.fashion_cnn(), picture)
+    found = count_parameters(match_parameters(lambda head: GroupCNN(8, (16, 16, 32), head), 100_000, picture), picture)
     assert abs(found - 100_000) < 1000
 
 
@@ -103,7 +103,7 @@ def test_what_is_kept_of_orbits():
     classes[0, 1, 2] = classes[1, 0, 2] = 1
     predictions = np.eye(2)[classes].reshape(4, 6, 2) * np.array([1, 2.5, 1, 1])[:, None, None]
     packed = training.on_group(2, (1, 2, 4), np.array([0, 0, 1]))(jnp.asarray(predictions))
-    found = {name: values[0] for name, values in training.unpacked(packed[None], (1, 2, 4)).items()}
+    found = {name: values[0] for name, values in training.unpack(packed[None], (1, 2, 4)).items()}
     np.testing.assert_allclose(found["members"], [5 / 3, 5 / 3, 2, 2])
     np.testing.assert_allclose(found["osp"], [11 / 6, (5 / 3 + 2) / 2, 2])
     np.testing.assert_allclose(found["member_accuracy"], [5 / 6, 5 / 6, 4 / 6, 4 / 6])
@@ -116,6 +116,6 @@ def test_what_is_kept_of_drawn_rotations():
     """One member and one picture, which keeps its class under three rotations of four."""
     scores = np.eye(2)[[0, 0, 0, 1, 0]][None]
     packed = training.on_samples(1, (1,))(jnp.asarray(scores))
-    found = training.unpacked(packed[None], (1,))
+    found = training.unpack(packed[None], (1,))
     np.testing.assert_allclose([found["osp"][0, 0], found["monte_carlo"][0, 0]], [0.75, 0.25])
     assert np.isnan(found["accuracy"]).all()

@@ -28,10 +28,10 @@ def test_only_what_the_labels_contain_is_decomposed():
     assert ENS.method == "reduced"
     fresh = InfiniteEnsemble(KERNEL_FN, TRAIN)
     fresh.mean(X_TEST, 1.0)
-    assert {number: block.nngp for number, block in fresh._fit.blocks.items()} == {0: None}
+    assert {number: block.nngp for number, block in fresh.blocks.blocks.items()} == {0: None}
     # Labels that take all values: the two real irreps, and one of the conjugate pair.
     vector = InfiniteEnsemble(KERNEL_FN, augment(X, Y2, SHIFTS, SHIFTS))
-    assert [block.basis.values.shape for block in vector._fit.blocks.values()] == [(3,)] * 3
+    assert [block.solved.spectrum.shape for _, block in vector.blocks] == [(3,)] * 3
 
 
 def test_one_time_is_a_row_of_many():
@@ -123,10 +123,35 @@ def test_it_passes_through_jit_and_differentiates():
 
 @pytest.mark.parametrize("train", [(X, Y), TRAIN], ids=["plain", "augmented"])
 def test_a_traced_function_may_use_it_and_completes_it_once(train):
-    ens = InfiniteEnsemble(KERNEL_FN, train)
+    calls = []
+
+    def counted(x1, x2=None, get=None):
+        calls.append(get)
+        return KERNEL_FN(x1, x2, get)
+
+    ens = InfiniteEnsemble(counted, train)
     cov = jax.jit(lambda x: ens.cov(x, 0.5))(X_TEST)
-    assert ens._fit.has_nngp
-    assert_close(cov, ens.cov(X_TEST, 0.5))
+    before = len(calls)
+    complete = ens.with_covariance()
+    assert len(calls) == before
+    assert complete.blocks.has_nngp
+    assert not ens.blocks.has_nngp  # the value itself did not change
+    assert_close(cov, complete.cov(X_TEST, 0.5))
+
+
+def test_it_is_frozen():
+    with pytest.raises(AttributeError, match="cannot assign"):
+        ENS.filter = filters.converged()
+    before = jax.tree.structure(ENS)
+    ENS.cov(X_TEST, 0.5)
+    assert jax.tree.structure(ENS) == before
+    again = jax.tree.unflatten(before, jax.tree.leaves(ENS))
+    np.testing.assert_array_equal(again.mean(X_TEST, 0.5), ENS.mean(X_TEST, 0.5))
+
+
+def test_solved_blocks_serve_another_filter():
+    other = InfiniteEnsemble(KERNEL_FN, TRAIN, filters.gradient_descent(1e-2), blocks=ENS.blocks)
+    assert_close(other.mean(X_TEST, 7), InfiniteEnsemble(KERNEL_FN, TRAIN, other.filter).mean(X_TEST, 7))
 
 
 def test_the_short_forms():
@@ -159,7 +184,7 @@ def test_files(tmp_path):
     again = InfiniteEnsemble.load(path, KERNEL_FN, TRAIN)
     np.testing.assert_array_equal(again.var(X_TEST, 1.0), var)
     assert again.reduction == "mean"
-    assert len(again._fit.blocks) == 3
+    assert len(again.blocks.blocks) == 3
     with pytest.raises(ValueError, match="`train` must be the data"):
         InfiniteEnsemble.load(path, KERNEL_FN, augment(X, 2 * Y, SHIFTS))
     with pytest.raises(ValueError, match="`kernel_fn` must be the kernel"):
@@ -264,6 +289,8 @@ def test_inverses_and_eigenvalues_give_the_same_law(filter):
     asked = lambda: (ens.mean(X_TEST), ens.cov(X_TEST), ens.var(X_TEST), ens.coefficients(), ens.cov(X_TEST, x2=X + 1))  # noqa: E731
     inverses = asked()
     assert ens.rank == 12
+    assert_close(ens.train_mean(), ens.mean(ens.x), REDUCTION)
+    assert_close(ens.residual() + ens.mean(ens.x), ens.y, REDUCTION)
     for one, other in zip(inverses, asked(), strict=True):
         assert_close(one, other, REDUCTION)
     again = jax.jit(lambda ens: ens.mean(X_TEST))(InfiniteEnsemble(KERNEL_FN, ens.train, filter))
@@ -285,7 +312,7 @@ def test_single_precision_says_what_it_cannot_resolve():
 WRONG = {
     "no pair": (lambda: InfiniteEnsemble(KERNEL_FN, X), "pair of points and labels"),
     "too few labels": (lambda: InfiniteEnsemble(KERNEL_FN, (X, Y[:2])), "labels for all samples"),
-    "no data": (lambda: InfiniteEnsemble(KERNEL_FN, (X[:0], Y[:0])), "at least one training point"),
+    "no data": (lambda: InfiniteEnsemble(KERNEL_FN, (X[:0], Y[:0])), "at least one training sample"),
     "NaN labels": (lambda: InfiniteEnsemble(KERNEL_FN, (X, Y.at[1].set(np.nan))), "first in sample 1"),
     "NaN points": (lambda: InfiniteEnsemble(KERNEL_FN, (X.at[2, 0].set(np.nan), Y)), "first in sample 2"),
     "labels on a grid": (lambda: InfiniteEnsemble(KERNEL_FN, (X, Y2[:, :, None])), "for this network"),

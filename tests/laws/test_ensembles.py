@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from ntk_equiv import InfiniteEnsemble, augment, datasets, filters, groups, theorems
-from ntk_equiv.infinite._method import decided
 from tests.cases import CASES
 from tests.tolerances import REDUCTION, assert_close
 
@@ -46,7 +45,7 @@ def test_reduced_equals_dense(name, filter, times, reduction):
     case = CASES[name]
     train, x, t = case.labelled(3), case.action.data(2, seed=5), jnp.asarray(times, float)
     reduced, dense = (laws(case.kernel_fn, train, filter, x, t, reduction, method) for method in ("reduced", "dense"))
-    assert decided("auto", case.kernel_fn, train)[1] == "reduced"
+    assert InfiniteEnsemble(case.kernel_fn, train, filter, reduction=reduction).method == "reduced"
     for ours, whole in zip(reduced, dense, strict=True):
         assert_close(ours, whole, REDUCTION)
     mean, cov = reduced[:2]

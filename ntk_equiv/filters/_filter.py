@@ -1,11 +1,11 @@
-"""The kinds of filters: one class each, whose fields are its rates and whose call is φ_t(λ).
+"""Filters: how training acts on one eigenvalue. Each is a class, and beside it the function that makes and checks it.
 
     φ_t(λ)                               `filter(lam, t)`
     η, β, λ₀                             `learning_rate`, `beta`, `lam` of `Ridge`
     the largest λ that does not diverge  `filter.largest_eigenvalue`
 
-The formulas are in `ntk_equiv.filters`. At t = ∞ they are 1/λ, of `Ridge` 1/(λ + λ₀), with 1/0 = ∞: whoever uses a
-filter decides what becomes of the null space. Steps that are too large to end there give NaN.
+The formulas are in `ntk_equiv.filters`. At t = ∞ they are 1/λ, for `Ridge` 1/(λ + λ₀), with 1/0 = ∞: whoever uses a
+filter decides what becomes of the null space. Steps that are too large for training to end give NaN there.
 """
 
 import dataclasses
@@ -16,17 +16,19 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
-from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._check import is_concrete, is_number, positive_integer, real_array, refusal, shown
 from ntk_equiv._pytrees import dataclass_pytree
-from ntk_equiv.filters._numerics import doubled, floats, inverse_where, saturation, slope
+from ntk_equiv._typing import Array, Scalar
+from ntk_equiv.filters._scalar_functions import as_floats, inverse_where, saturation, slope, take_bit
 
 END = float("inf")
 T = TypeVar("T")
 
 
 class Filter(ABC):
-    """φ_t(λ), a pytree whose leaves are rates. Call it with arrays of λ ≥ 0 and t that broadcast.
+    """A filter φ_t(λ). Call it with arrays of λ ≥ 0 and t that broadcast. A pytree whose leaves are rates.
 
     Attributes:
         default_time: the time that is meant when none is given; None if one has to be given.
@@ -48,7 +50,7 @@ class Filter(ABC):
 
     @property
     def largest_eigenvalue(self) -> Any:
-        """Up to which λ training does not diverge; None if there is no limit. At this λ it oscillates for ever."""
+        """The largest λ at which training does not diverge, but oscillates for ever; None if there is no limit."""
         return None
 
     @property
@@ -57,7 +59,7 @@ class Filter(ABC):
         return None
 
     def checked_time(self, t: Any) -> Any:
-        """`t`, or the default time; refused if it is negative, or no number of steps, where it is known."""
+        """Return `t`, or the default time; refuse a known time that is negative, or no number of steps."""
         t = self.default_time if t is None else t
         if t is None:
             fix = "Pass t, a number, an array of numbers, or inf."
@@ -88,10 +90,24 @@ class GradientFlow(Filter):
 
     def __call__(self, lam: Any, t: Any, /) -> jax.Array:
         """(1 − e^(−ηλt)) / λ."""
-        lam, t = floats(lam, t)
+        lam, t = as_floats(lam, t)
         ended = jnp.isinf(self.learning_rate * t)
         elapsed = self.learning_rate * jnp.where(ended, 0, t)
         return inverse_where(ended, lam, elapsed * saturation(elapsed * lam))
+
+
+def gradient_flow(learning_rate: Scalar = 1.0) -> Filter:
+    """Train by gradient descent with infinitely small steps, φ_t(λ) = (1 − e^(−ηλt))/λ; the paper's training.
+
+    Args:
+        learning_rate: η, which only sets the unit of time.
+
+    Example:
+        >>> from ntk_equiv import filters
+        >>> print(filters.gradient_flow()(2.0, 0.5).round(6))
+        0.31606
+    """
+    return GradientFlow(_check_positive(learning_rate, "learning_rate"))
 
 
 @_filter
@@ -103,7 +119,7 @@ class GradientDescent(Filter):
 
     def __call__(self, lam: Any, t: Any, /) -> jax.Array:
         """(1 − (1 − ηλ)^t) / λ."""
-        lam, t = floats(lam, t)
+        lam, t = as_floats(lam, t)
         step = self.learning_rate * lam
         steps = jnp.where(jnp.isinf(t), 0, t)
         # Where a step is small, the power is close to one and its logarithm is what is known precisely.
@@ -119,6 +135,22 @@ class GradientDescent(Filter):
         return 2 / self.learning_rate
 
 
+def gradient_descent(learning_rate: Scalar) -> Filter:
+    """Train by gradient descent in steps, φ_t(λ) = (1 − (1 − ηλ)^t)/λ with t the number of steps.
+
+    An ensemble refuses a rate that makes it diverge, ηλ > 2 for some eigenvalue λ of its Gram matrix.
+
+    Args:
+        learning_rate: η, the size of a step.
+
+    Example:
+        >>> from ntk_equiv import filters
+        >>> print(filters.gradient_descent(0.5)(1.0, 3), filters.gradient_descent(0.5)(0.0, 3))
+        0.875 1.5
+    """
+    return GradientDescent(_check_positive(learning_rate, "learning_rate"))
+
+
 @_filter
 class Momentum(Filter):
     """Heavy ball: w ← w − η∇L + β(w − w of the step before)."""
@@ -129,12 +161,12 @@ class Momentum(Filter):
 
     def __call__(self, lam: Any, t: Any, /) -> jax.Array:
         """φ_t of the recursion, by squaring its step: 64 products whatever t is."""
-        lam, t = jnp.broadcast_arrays(*floats(lam, t))
+        lam, t = jnp.broadcast_arrays(*as_floats(lam, t))
         steps = jnp.where(jnp.isinf(t), 0, t)
         # With v = φ_k − φ_(k−1), a step takes (φ, v) to M (φ, v) + c, and no large numbers cancel in powers of M.
         z, beta, zero = self.learning_rate * lam, jnp.full_like(lam, self.beta), jnp.zeros_like(lam)
         M, c = ((1 - z, beta), (-z, beta)), (zero + self.learning_rate,) * 2
-        _, _, (phi, _), _ = jax.lax.fori_loop(0, 64, doubled, (M, c, (zero, zero), steps))
+        _, _, (phi, _), _ = jax.lax.fori_loop(0, 64, take_bit, (M, c, (zero, zero), steps))
         phi = inverse_where(jnp.isinf(t), lam, phi)
         return jnp.where(jnp.isinf(t) & (lam >= self.largest_eigenvalue), jnp.nan, phi)
 
@@ -142,6 +174,21 @@ class Momentum(Filter):
     def largest_eigenvalue(self) -> Any:
         """2(1+β)/η."""
         return 2 * (1 + self.beta) / self.learning_rate
+
+
+def momentum(learning_rate: Scalar, beta: Scalar) -> Filter:
+    """Train by heavy-ball descent in steps: w ← w − η∇L + β(w − w of the step before), as `optax.sgd(η, momentum=β)`.
+
+    Args:
+        learning_rate: η.
+        beta: β, at least 0 and below 1.
+
+    Example:
+        >>> from ntk_equiv import filters
+        >>> print(filters.momentum(0.5, 0.5)(1.0, 2), filters.momentum(0.5, 0.0)(1.0, 3))
+        1.0 0.875
+    """
+    return Momentum(_check_positive(learning_rate, "learning_rate"), _check_friction(beta))
 
 
 @_filter
@@ -162,6 +209,21 @@ class Ridge(Filter):
         return self.lam
 
 
+def ridge(lam: Scalar, learning_rate: Scalar = 1.0) -> Filter:
+    """Train with a penalty ½λ₀‖w − w_0‖² on leaving the initial weights; t = ∞ unless given.
+
+    Args:
+        lam: λ₀. Under `reduction="mean"` it is weighed against the mean loss.
+        learning_rate: η, for earlier times.
+
+    Example:
+        >>> from ntk_equiv import filters
+        >>> print(filters.ridge(0.5)(1.5, float("inf")))
+        0.5
+    """
+    return Ridge(_check_positive(lam, "lam"), _check_positive(learning_rate, "learning_rate"))
+
+
 @_filter
 class Converged(Filter):
     """Training to the end: the pseudo-inverse."""
@@ -170,7 +232,7 @@ class Converged(Filter):
 
     def __call__(self, lam: Any, t: Any, /) -> jax.Array:
         """1 / λ, infinite at 0."""
-        lam, t = jnp.broadcast_arrays(*floats(lam, t))
+        lam, t = jnp.broadcast_arrays(*as_floats(lam, t))
         return inverse_where(jnp.full_like(t, True, dtype=bool), lam, lam)
 
     @property
@@ -187,6 +249,17 @@ class Converged(Filter):
         return t
 
 
+def converged() -> Filter:
+    """Train to the end, φ(λ) = 1/λ: the pseudo-inverse on the numerical range of the Gram matrix.
+
+    Example:
+        >>> from ntk_equiv import filters
+        >>> print(filters.converged()(4.0, float("inf")))
+        0.25
+    """
+    return Converged()
+
+
 @_filter
 class Custom(Filter):
     """A filter given as a function."""
@@ -195,4 +268,57 @@ class Custom(Filter):
 
     def __call__(self, lam: Any, t: Any, /) -> jax.Array:
         """The function's value."""
-        return jnp.asarray(self.function(*floats(lam, t)))
+        return jnp.asarray(self.function(*as_floats(lam, t)))
+
+
+def custom(function: Callable[[Any, Any], Any]) -> Filter:
+    """Make a filter of any function φ(λ, t) of arrays that broadcast. Where it is infinite, at λ = 0, it is left out.
+
+    Example:
+        >>> from ntk_equiv import filters
+        >>> two_terms = filters.custom(lambda lam, t: t * (1 - lam * t / 2))
+        >>> print(two_terms(0.5, 1.0))
+        0.75
+    """
+    if isinstance(function, Filter):
+        return function
+    uncalled = any(function is kind for kind in (gradient_flow, gradient_descent, momentum, ridge, converged))
+    if uncalled or not callable(function):
+        fix = "Pass a function φ(λ, t), or a filter: called, with its rate, as in `filters.gradient_flow(1.0)`."
+        raise refusal("filter", expected="a filter or a function", got=shown(function), fix=fix, kind=TypeError)
+    return Custom(function)
+
+
+def max_learning_rate(theta: Any, *, beta: Scalar = 0.0, size: int = 1) -> Float[Array, ""]:
+    """Return the largest rate at which descent on a given Gram matrix does not diverge, 2(1+β)·size/λ_max.
+
+    Args:
+        theta: the Gram matrix Θ(X, X), [N, N], or its largest eigenvalue.
+        beta: the momentum; 0 for plain descent.
+        size: the number of entries of y under `reduction="mean"`, 1 under `reduction="sum"`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import filters
+        >>> print(filters.max_learning_rate(jnp.array([[2., 1.], [1., 2.]])).round(6))
+        0.666667
+    """
+    theta, size, beta = jnp.asarray(real_array(theta, "theta")), positive_integer(size, "size"), _check_friction(beta)
+    if theta.ndim not in (0, 2) or (theta.ndim == 2 and theta.shape[0] != theta.shape[1]):
+        fix = "With outputs on a grid, join samples and positions first, or pass the largest eigenvalue."
+        raise refusal("theta", expected="a square matrix or a number", got=f"shape {theta.shape}", fix=fix)
+    largest = theta if theta.ndim == 0 else jnp.linalg.eigvalsh(theta)[-1]
+    return 2 * (1 + beta) * size / largest
+
+
+def _check_positive(value: Scalar, argument: str) -> Scalar:
+    if not is_number(value) or (is_concrete(value) and not 0 < float(value) < END):
+        raise refusal(argument, expected="a positive number", got=repr(value), fix="Zero would train nothing.")
+    return value
+
+
+def _check_friction(beta: Scalar) -> Scalar:
+    if not is_number(beta) or (is_concrete(beta) and not 0 <= float(beta) < 1):
+        fix = "Without friction, at 1, the ball would roll for ever."
+        raise refusal("beta", expected="at least 0 and below 1", got=repr(beta), fix=fix)
+    return beta

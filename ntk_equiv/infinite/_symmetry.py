@@ -1,8 +1,8 @@
-"""Which way to decompose the Gram matrix: as a whole, or reduced by the group.
+"""Whether the Gram matrix is reduced by the group that augments the data, or taken as a whole.
 
 The reduction is exact if the augmentation is by a whole group, ρ_X is a representation, and the kernel transforms as
 Theorem "Kernel transformation" says. The last is measured for generators of the group, on a few training samples to
-which noise is added: blank or symmetric ones would agree with any kernel.
+which noise is added: blank or symmetric samples would agree with any kernel.
 """
 
 import warnings
@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv._check import is_concrete, one_of, refusal
-from ntk_equiv._gram import PlainKernel, split_kernel
-from ntk_equiv._typing import Inputs, KernelFunction
-from ntk_equiv.infinite._training_set import TrainingSet, reduced_set, training_set
+from ntk_equiv._gram import PlainKernel
+from ntk_equiv._typing import Inputs, SplitKernel
+from ntk_equiv.infinite._training_set import TrainingSet, plain_set, reduced_set
 from ntk_equiv.orbits import AugmentedSet, why_no_subgroup
 from ntk_equiv.theorems import kernel_transformation
 
@@ -39,25 +39,25 @@ class ReductionWarning(UserWarning):
     """
 
 
-def decided(method: str, kernel_fn: KernelFunction, train: Any) -> tuple[TrainingSet, str, str]:
-    """The training set in the form that the method works on, the method, and the reason for it."""
+def choose_training_set(method: str, kernel: SplitKernel, train: Any) -> TrainingSet:
+    """Return the data in the form that the method works on; "auto" reduces them by their group if that is exact."""
     one_of(method, METHODS, "method")
     if method == "dense":
-        return training_set(train), "dense", "it was asked for"
+        return plain_set(train)
     known = is_concrete((train.base_x, train.base_y) if isinstance(train, AugmentedSet) else train)
     if method == "auto" and not known:
-        raise _traced("traced data")
+        raise _refuse_auto("traced data")
     if method == "auto" and not isinstance(train, AugmentedSet):
-        return training_set(train), "dense", "the data are not augmented"
-    obstacle = _structural_obstacle(train)
+        return plain_set(train, "the data are not augmented")
+    obstacle = _obstacle_in_data(train)
     if obstacle is None and known and train.n:
-        probes = _probes(train)
-        known = _is_known(kernel_fn, probes[0])
+        probes = _probe_samples(train)
+        known = _is_known(kernel, probes[0])
         if method == "auto" and not known:
-            raise _traced("a traced kernel")
-        obstacle = _spot_check(kernel_fn, reduced_set(train), probes) if known else None
+            raise _refuse_auto("a traced kernel")
+        obstacle = _obstacle_in_kernel(kernel, reduced_set(train), probes) if known else None
     if obstacle is None:
-        return reduced_set(train), "reduced", "the kernel transforms under the group"
+        return reduced_set(train)
     if method == "reduced":
         fix = 'Use method="dense", which needs no symmetry.'
         raise refusal("method", expected="one that fits the data", got=f'"reduced", but {obstacle}', fix=fix)
@@ -67,16 +67,16 @@ def decided(method: str, kernel_fn: KernelFunction, train: Any) -> tuple[Trainin
         ReductionWarning,
         stacklevel=4,
     )
-    return training_set(train), "dense", obstacle
+    return plain_set(train, obstacle)
 
 
-def _traced(what: str) -> Exception:
+def _refuse_auto(what: str) -> Exception:
     fix = 'Under jit, grad and vmap the symmetry of the kernel cannot be measured: choose "dense" or "reduced".'
     return refusal("method", expected=f"explicit for {what}", got='"auto"', fix=fix)
 
 
-def _structural_obstacle(train: Any) -> str | None:
-    """What prevents the reduction whatever the kernel is, if something does."""
+def _obstacle_in_data(train: Any) -> str | None:
+    """Return what prevents the reduction whatever the kernel is; None if nothing does."""
     if not isinstance(train, AugmentedSet):
         return "the data are not augmented"
     elements = why_no_subgroup(train.group, train.elements)
@@ -91,14 +91,14 @@ def _structural_obstacle(train: Any) -> str | None:
     return None if grid.exact else f"{train.rep_x} interpolates on the grid of the labels"
 
 
-def _is_known(kernel_fn: KernelFunction, probe: Inputs) -> bool:
-    """Whether the kernel does not depend on values that are traced; functions may hide that they do."""
-    wrapped = split_kernel(kernel_fn)
-    return is_concrete(kernel_fn(probe, None, "ntk") if isinstance(wrapped, PlainKernel) else wrapped)
+def _is_known(kernel: SplitKernel, probe: Inputs) -> bool:
+    """Return whether the kernel does not depend on values that are traced."""
+    # A function may close over traced values without showing them: only its result tells.
+    return is_concrete(kernel(probe, None, "ntk") if isinstance(kernel, PlainKernel) else kernel)
 
 
-def _probes(train: AugmentedSet) -> tuple[Inputs, Inputs]:
-    """Two batches of two samples each, which no element of the group leaves as they are.
+def _probe_samples(train: AugmentedSet) -> tuple[Inputs, Inputs]:
+    """Return two batches of two samples each, which no element of the group leaves as they are.
 
     They are training samples from all over the set with positive noise as large as the features are, which keeps them
     non-negative where features are. Noise is for features alone: graphs keep their adjacency.
@@ -114,15 +114,15 @@ def _probes(train: AugmentedSet) -> tuple[Inputs, Inputs]:
     return jax.tree.unflatten(structure, first), jax.tree.unflatten(structure, second)
 
 
-def _spot_check(kernel_fn: KernelFunction, data: TrainingSet, probes: tuple[Inputs, Inputs]) -> str | None:
-    """What a few samples and the generators of the group say against the theorem."""
+def _obstacle_in_kernel(kernel: SplitKernel, data: TrainingSet, probes: tuple[Inputs, Inputs]) -> str | None:
+    """Return what a few samples and the generators of the group say against the theorem; None if nothing."""
     if data.order == 1:
         return None
     assert data.rep_x is not None
     assert data.group is not None
     try:
         # Two distinct batches: kernels of neural-tangents are only good to √eps where samples coincide.
-        found = kernel_transformation(kernel_fn, data.rep_x, *probes, elements=data.group.generators)
+        found = kernel_transformation(kernel, data.rep_x, *probes, elements=data.group.generators)
     except ValueError as error:
         return f"the kernel does not fit the group: {error}"
     eps = max(float(jnp.finfo(jnp.result_type(leaf, jnp.float32)).eps) for leaf in jax.tree.leaves(data.x))

@@ -1,18 +1,18 @@
-"""How an eigenmode responds to training: a filter, and what rounding leaves of it.
+"""What rounding leaves of an eigenvalue, and of a filter.
 
-An eigenvalue is known up to the noise that rounding makes, the same for all blocks of a Gram matrix of N rows:
+An eigenvalue is known up to the noise that rounding makes. It is the same for all blocks of a Gram matrix of N rows:
 
-    noise = 4 eps √N max_i Θ_ii + 4 eps' λ_max
+    noise = 4 eps √N max_i Θ_ii + 4 eps' λ_max                          `noise_level`
 
 The first term is what entries with independent errors of a few eps each do to the small eigenvalues. Measured on images
 and on normal samples, for one to eight layers, it is at most 1.4 eps √N max Θ_ii. (Errors that entries have in common
-are larger, but they are smooth, and change large eigenvalues alone.) The second term is the decomposition's own, in the
-precision eps' in which it is done.
+are larger, but they are smooth, and change large eigenvalues alone.) The second term is the solver's own, in the
+precision eps' in which it works.
 
-Modes below the noise contribute nothing in exact arithmetic if they are null, but φ_t(0) ~ ηt times the rounding of
-their vectors in floating point. So as long as φ_t(0) · noise is small they are kept, and left out when it no longer is:
-training to the end then fits y projected on the numerical range of Θ. Under a ridge φ_t is bounded, and nothing is left
-out unless the ridge itself is below the noise.
+Null vectors of Θ contribute nothing in exact arithmetic. In floating point they contribute φ_t(0) ~ ηt times their
+rounding. So eigenvalues below the noise are kept as long as φ_t(0) · noise is small, and left out later: training to
+the end then fits y projected on the numerical range of Θ. Under a ridge φ_t is bounded, and nothing is left out unless
+the ridge itself is below the noise.
 """
 
 import dataclasses
@@ -27,29 +27,28 @@ from ntk_equiv.filters import Filter
 ROUNDINGS = 4
 
 
-def noise_level(scale: jax.Array, diagonal: jax.Array, rows: int, *, double_algebra: bool) -> jax.Array:
-    """How far rounding may move a small eigenvalue.
+def noise_level(scale: jax.Array, diagonal: jax.Array, rows: int, *, solver_eps: float) -> jax.Array:
+    """Return how far rounding may move a small eigenvalue.
 
     Args:
         scale: the largest row sum of |Θ|, which bounds λ_max.
         diagonal: the largest entry on the diagonal of Θ.
         rows: N.
-        double_algebra: whether the decomposition is done in double precision, whatever that of Θ is.
+        solver_eps: eps', that of the arithmetic of the solver.
     """
     eps = float(jnp.finfo(scale.dtype).eps)
-    algebra = min(eps, float(jnp.finfo("float64").eps)) if double_algebra else eps
-    return ROUNDINGS * (eps * rows**0.5 * diagonal + algebra * scale)
+    return ROUNDINGS * (eps * rows**0.5 * diagonal + solver_eps * scale)
 
 
 @dataclass_pytree
 @dataclasses.dataclass(frozen=True)
-class Response:
+class FilterAboveNoise:
     """φ_t(λ) up to rounding, or what follows from it: a function of eigenvalues and times that broadcast.
 
     Attributes:
         filter: how the ensemble is trained.
         noise: that of eigenvalues.
-        entries: over how many entries the loss is a mean; 1 if it is a sum.
+        entries: how many entries the loss is a mean over; 1 if it is a sum.
         part: "coefficients" for φ_t(λ), "fit" for λφ_t(λ), "residual" for 1 − λφ_t(λ).
     """
 
@@ -59,7 +58,7 @@ class Response:
     part: str = dataclasses.field(default="coefficients", metadata={"static": True})
 
     def __call__(self, lam: jax.Array, t: jax.Array) -> jax.Array:
-        """The response of modes with eigenvalues `lam` at times `t`."""
+        """Return the function at eigenvalues `lam` and times `t`."""
         lam = jnp.maximum(lam, 0)
         dropped = (lam <= self.noise) & self.is_late(t)
         phi = self.filter(jnp.where(dropped, 1, lam) / self.entries, t) / self.entries
@@ -69,8 +68,8 @@ class Response:
         return lam * phi if self.part == "fit" else 1 - lam * phi
 
     def is_late(self, t: jax.Array) -> jax.Array:
-        """Whether modes below the noise have to be left out at this time."""
+        """Return whether eigenvalues below the noise have to be left out at this time."""
         null = self.filter(jnp.zeros_like(self.noise), t) / self.entries
         bounded = self.filter(jnp.zeros_like(self.noise), jnp.asarray(jnp.inf, self.noise.dtype)) < jnp.inf
-        # Between the rounding that grows like φ(0) · noise and what a mode that is real after all would contribute.
+        # Between the rounding, which grows like φ(0) · noise, and what a small but true eigenvalue would contribute.
         return ~(null * self.noise <= jnp.where(bounded, 1.0, jnp.finfo(self.noise.dtype).eps ** 0.25))

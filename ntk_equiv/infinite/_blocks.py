@@ -1,0 +1,386 @@
+"""The Gram matrix of a training set, block by block: the Fourier transform of the group that augments the data.
+
+A function v on the group has for every unitary irrep σ of dimension d the coefficients
+
+    v̂_ab = Σ_g v(g) σ(g)_ab,        v(g) = Σ_σ (d/|G|) Σ_ab conj(σ(g)_ab) v̂_ab,
+    Σ_g u(g) v(g) = Σ_σ (d/|G|) Σ_ab conj(û_ab) v̂_ab     for real u,
+
+and a group-circulant matrix, (Θv)(g) = Σ_h Φ(g⁻¹h) v(h), acts on the second index alone:
+
+    (Θv)^ = v̂ B_σᵀ,        B_σ = Σ_k conj(σ(k)) ⊗ Φ(k),      Hermitian because Φ(k⁻¹) = Φ(k)ᵀ.
+
+Real functions need only one irrep of a conjugate pair, and twice the real part of its contribution. In code:
+
+    σ, d/|G|       `WeightedIrrep`      one irrep that is needed, with the factor in front of its contribution
+    B_σ            `Block`              one block: solved for Θ, kept beside it for 𝒦, with the labels
+    Θ(X, X)        `GramBlocks`         all blocks that were asked for
+    v̂              `coefficients`       a matrix whose rows count (b, i), i numbering what Φ acts on, and whose
+                                        columns count (a, c), c numbering channels
+
+Data without a group have one irrep, the trivial one, and one block, the whole matrix.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache, partial
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._gram import evaluate_gram
+from ntk_equiv._memory import check_fits
+from ntk_equiv._pytrees import dataclass_pytree
+from ntk_equiv._typing import SplitKernel
+from ntk_equiv.groups import FiniteGroup
+from ntk_equiv.infinite._training_set import TrainingSet
+from ntk_equiv.solvers import DenseBlock, SolvedBlock, Solver, noise_level
+
+# Kernels that are held at a time beside the blocks: a quarter of a gigabyte in double precision.
+ENTRIES_AT_A_TIME = 2**25
+# How negative an eigenvalue may be, in units of √eps times the largest row sum. Kernels of neural-tangents are off by
+# √eps at samples that coincide; anything beyond is no rounding.
+NEGATIVE = 100.0
+
+
+# Irreps, and coefficients of functions on the group
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WeightedIrrep:
+    """One irrep, or one of a conjugate pair, with the weight of its contribution.
+
+    Attributes:
+        sigma: the matrices, [order, d, d], real if they can be.
+        weight: d/|G|, twice that for a pair.
+    """
+
+    sigma: np.ndarray
+    weight: float
+
+    @property
+    def copies(self) -> int:
+        """How often each eigenvalue of the block occurs in the whole Gram matrix: d times, 2d for a pair."""
+        return round(self.weight * len(self.sigma))
+
+    def matrices(self, dtype: Any) -> jax.Array:
+        """Return σ in the precision of `dtype`."""
+        complex_dtype = jnp.complex128 if dtype == jnp.float64 else jnp.complex64
+        return jnp.asarray(self.sigma, complex_dtype if np.iscomplexobj(self.sigma) else dtype)
+
+
+@lru_cache(maxsize=64)
+def irreps_of(group: FiniteGroup | None) -> tuple[WeightedIrrep, ...]:
+    """Return the irreps that real functions on a group need; the trivial one alone for None."""
+    if group is None:
+        return (WeightedIrrep(np.ones((1, 1, 1)), 1.0),)
+    kinds = zip(group.irreps(), group.irrep_types(), strict=True)
+    return tuple(
+        WeightedIrrep(sigma, sigma.shape[1] / group.order * (1 + (kind.conjugate != number)))
+        for number, (sigma, kind) in enumerate(kinds)
+        if kind.conjugate >= number
+    )
+
+
+@lru_cache(maxsize=64)
+def half_of_group(group: FiniteGroup | None) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Return one element of each pair {k, k⁻¹}, with the factor 1, or ½ if it is its own inverse.
+
+    With these, Σ_k X(k) = Z + Z† for Z = Σ factor(k) X(k), whenever X(k⁻¹) = X(k)†.
+    """
+    if group is None:
+        return (0,), (0.5,)
+    chosen = [k for k in range(group.order) if k <= group.inverse[k]]
+    return tuple(chosen), tuple(0.5 if group.inverse[k] == k else 1.0 for k in chosen)
+
+
+@jax.jit
+def coefficients(sigma: jax.Array, v: jax.Array) -> jax.Array:
+    """Return v̂ of real v [order, i, c], as a matrix [(b, i), (a, c)]."""
+    (hat,) = _weighted_sums((sigma,), v)
+    hat = hat.transpose(1, 2, 0, 3)
+    return hat.reshape(hat.shape[0] * hat.shape[1], hat.shape[2] * hat.shape[3])
+
+
+@jax.jit
+def row_coefficients(sigmas: tuple[jax.Array, ...], rows: jax.Array) -> list[jax.Array]:
+    """Return conj(û) of real rows u [order, m, i] for several σ, each as an array [m, a, (b, i)]."""
+    hats = (hat.transpose(2, 0, 1, 3) for hat in _weighted_sums(tuple(sigma.conj() for sigma in sigmas), rows))
+    return [hat.reshape(*hat.shape[:2], hat.shape[2] * hat.shape[3]) for hat in hats]
+
+
+def synthesize(sigma: jax.Array, hat: jax.Array, channels: int) -> jax.Array:
+    """Return the real part of Σ_ab conj(σ(g)_ab) v̂_ab: the contribution to v(g), [..., order, i, c], without weight."""
+    d = sigma.shape[1]
+    apart = hat.reshape(*hat.shape[:-2], d, -1, d, channels)
+    return jnp.einsum("gab,...biac->...gic", sigma.conj(), apart).real
+
+
+def _weighted_sums(weights: tuple[jax.Array, ...], values: jax.Array) -> list[jax.Array]:
+    """Return Σ_k w(k)_ab v(k) of real v [k, p, q] for several w [k, a, b], by one product that reads v once."""
+    rows = [weight.reshape(len(weight), -1).T for weight in weights]
+    parts = [part for row in rows for part in ((row.real, row.imag) if jnp.iscomplexobj(row) else (row,))]
+    ends = np.cumsum([len(part) for part in parts])[:-1]
+    sums = iter(jnp.split(jnp.einsum("rk,kpq->rpq", jnp.concatenate(parts), values), ends))
+    found = (jax.lax.complex(next(sums), next(sums)) if jnp.iscomplexobj(weight) else next(sums) for weight in weights)
+    return [part.reshape(*w.shape[1:], *values.shape[1:]) for w, part in zip(weights, found, strict=True)]
+
+
+# The blocks
+
+
+@dataclass_pytree
+@dataclasses.dataclass(frozen=True, eq=False)
+class Block:
+    """One block of the Gram matrix.
+
+    Attributes:
+        solved: the block of Θ, through which functions of it are applied.
+        labels: v̂† of the labels in its working basis, [(a, c), d · n].
+        nngp: the block of 𝒦; None until it is needed.
+    """
+
+    solved: SolvedBlock
+    labels: jax.Array
+    nngp: DenseBlock | None
+
+
+@dataclass_pytree
+@dataclasses.dataclass(frozen=True, eq=False)
+class GramBlocks:
+    """The blocks of a Gram matrix.
+
+    Attributes:
+        data: the training set.
+        blocks: by the number of their irrep in `irreps_of(data.group)`.
+        scale: the largest row sum of |Θ|, which bounds every eigenvalue.
+        noise: how far rounding may move a small eigenvalue.
+    """
+
+    data: TrainingSet
+    blocks: dict[int, Block]
+    scale: jax.Array
+    noise: jax.Array
+
+    @property
+    def irreps(self) -> dict[int, WeightedIrrep]:
+        """All irreps of the group by their numbers, those without a block too."""
+        return dict(enumerate(irreps_of(self.data.group)))
+
+    @property
+    def has_nngp(self) -> bool:
+        """Whether all blocks have the NNGP kernel too."""
+        return all(block.nngp is not None for block in self.blocks.values())
+
+    @property
+    def any_function(self) -> bool:
+        """Whether any function of the blocks can be applied, and not just one inverse."""
+        return all(block.solved.any_function for block in self.blocks.values())
+
+    def __iter__(self) -> Iterator[tuple[WeightedIrrep, Block]]:
+        """Go through the blocks, each with its irrep."""
+        for number, block in sorted(self.blocks.items()):
+            yield self.irreps[number], block
+
+    def with_labels(self, labels: jax.Array) -> "GramBlocks":
+        """Return the same blocks with other labels [order, (i, p), channels] in the frame of their element."""
+        blocks = {
+            number: dataclasses.replace(block, labels=_labels_in_basis(block.solved, self.irreps[number], labels))
+            for number, block in self.blocks.items()
+        }
+        return dataclasses.replace(self, blocks=blocks)
+
+    def spectrum(self) -> jax.Array | None:
+        """Return the eigenvalues in increasing order, as often as they occur in the Gram matrix; None if unknown."""
+        spectra = [(irrep, block.solved.spectrum) for irrep, block in self]
+        known = [jnp.tile(values, irrep.copies) for irrep, values in spectra if values is not None]
+        return jnp.sort(jnp.concatenate(known)) if len(known) == len(spectra) else None
+
+    def largest_eigenvalue(self) -> float:
+        """Return a bound on the largest eigenvalue of these blocks, as sharp as the solver knows it."""
+        extremes = [block.solved.extremes for _, block in self]
+        return max(float(self.scale) if found is None else float(found[1]) for found in extremes)
+
+
+def solve_blocks(
+    kernel: SplitKernel,
+    data: TrainingSet,
+    solver: Solver,
+    wanted: Iterable[int],
+    *,
+    get: tuple[str, ...] = ("ntk",),
+    known: Mapping[int, Block] = MappingProxyType({}),
+    inverse_shift: float | None = None,
+) -> GramBlocks:
+    """Evaluate the kernels of the training set, and solve the blocks of some irreps.
+
+    Args:
+        kernel: any kernel function.
+        data: the training set.
+        solver: how functions of a block are applied.
+        wanted: numbers of irreps.
+        get: the kernel whose blocks are solved, and after it any other to be kept beside it.
+        known: blocks that are solved already, and are only completed.
+        inverse_shift: if (B + shift)⁻¹ is the only function of the blocks that will be needed, the shift.
+    """
+    wanted = tuple(wanted)
+    _check_memory(data, solver, wanted, len(get))
+    theta = _HalfBlocks(data, tuple(number for number in wanted if number not in known))
+    other = _HalfBlocks(data, wanted)
+    identity = 0 if data.group is None else data.group.identity
+    row_sums: Any = 0
+    for elements, factors, kernels in _evaluate_kernels(kernel, data, get):
+        row_sums = row_sums + _row_sums(kernels[0], factors)
+        if identity in elements:
+            diagonal = _largest_on_diagonal(kernels[0][elements.index(identity)])
+        theta.add(kernels[0], elements, factors)
+        for matrix in kernels[1:]:
+            other.add(matrix, elements, factors)
+    scale = jnp.max(row_sums)
+    noise = noise_level(scale, diagonal, data.size, solver_eps=solver.precision(scale))
+    labels, blocks = data.labels(), {}
+    for number in wanted:
+        block = known.get(number)
+        if block is None:
+            solved = solver.solve(theta.pop(number), noise=noise, inverse_shift=inverse_shift)
+            block = Block(solved, _labels_in_basis(solved, irreps_of(data.group)[number], labels), None)
+        blocks[number] = dataclasses.replace(block, nngp=other.pop(number)) if len(get) > 1 else block
+    found = GramBlocks(data, blocks, scale, noise)
+    _check_positive(found)
+    return found
+
+
+def irreps_in_labels(data: TrainingSet) -> tuple[int, ...]:
+    """Return the numbers of the irreps in which the labels are not zero; all of them if the labels are not known."""
+    everything = irreps_of(data.group)
+    if not is_concrete(data.y):
+        return tuple(range(len(everything)))
+    labels = data.labels()
+    # Squares of very small or large labels would vanish or overflow.
+    labels = labels / jnp.maximum(jnp.max(jnp.abs(labels)), jnp.finfo(labels.dtype).tiny)
+    total = float(jnp.sum(labels**2))
+    rounding = (100 * float(jnp.finfo(labels.dtype).eps)) ** 2 * total
+    # By Parseval's identity, weight · ‖v̂‖² is the square of what an irrep holds of the labels.
+    parts = [
+        irrep.weight * float(_square_of_coefficients(irrep.matrices(labels.dtype), labels)) for irrep in everything
+    ]
+    return tuple(number for number, part in enumerate(parts) if part > rounding) or (0,)
+
+
+def check_positions(shape: tuple[int, ...], data: TrainingSet) -> None:
+    """Refuse labels on another grid than that of the network's outputs, from the shape of a kernel."""
+    grid = shape[2::2]
+    if grid != data.positions:
+        wanted = f"labels [n, {', '.join(map(str, grid))}, channels]" if grid else "labels [n] or [n, channels]"
+        fix = "The network and the labels must have outputs at the same positions; `stax.Flatten` removes positions."
+        raise refusal("y", expected=f"{wanted} for this network", got=f"shape {data.y.shape}", fix=fix)
+
+
+def _labels_in_basis(solved: SolvedBlock, irrep: WeightedIrrep, labels: jax.Array) -> jax.Array:
+    """Return v̂† of labels [order, (i, p), channels] in the working basis of a block."""
+    return solved.to_basis(coefficients(irrep.matrices(labels.dtype), labels).conj().T)
+
+
+def _check_memory(data: TrainingSet, solver: Solver, wanted: tuple[int, ...], kernels: int) -> None:
+    """Refuse blocks that do not fit into memory together with what solving one of them takes."""
+    irreps = [irreps_of(data.group)[number] for number in wanted]
+    sides = [irrep.sigma.shape[1] * (data.size // data.order) for irrep in irreps]
+    is_complex = [np.iscomplexobj(irrep.sigma) for irrep in irreps]
+    entries = sum((2 if twice else 1) * side**2 for side, twice in zip(sides, is_complex, strict=True))
+    working = max(solver.memory(side, is_complex=twice) for side, twice in zip(sides, is_complex, strict=True))
+    how = "as a whole" if data.group is None else f"in blocks of up to {max(sides)} rows"
+    check_fits(
+        (1 + kernels) * entries * data.y.dtype.itemsize + working,
+        "train",
+        what=f"the Gram matrix of {data.size} rows, decomposed {how},",
+        fix="Take fewer samples, or float32; augmented data take less if their symmetry can be used, and labels that "
+        "the group leaves as they are least of all.",
+    )
+
+
+def _check_positive(found: GramBlocks) -> None:
+    """Refuse blocks whose eigenvalues are not those of a positive semidefinite matrix up to rounding."""
+    if not is_concrete(found):
+        return
+    scale = float(found.scale)
+    extremes = [block.solved.extremes for _, block in found]
+    lowest = min((float(pair[0]) for pair in extremes if pair is not None), default=0.0)
+    if not np.isfinite(lowest + scale):
+        fix = "Look at the kernel of your training samples with `gram`."
+        raise refusal("kernel_fn", expected="one with finite kernels", got="NaN or infinity", fix=fix)
+    if lowest < -NEGATIVE * float(jnp.finfo(found.scale.dtype).eps) ** 0.5 * scale:
+        fix = "Its Gram matrix on the training samples has this eigenvalue; rounding alone does not explain it."
+        got = f"an eigenvalue {lowest:.3g} where the largest row sum is {scale:.3g}"
+        raise refusal("kernel_fn", expected="positive semidefinite", got=got, fix=fix)
+
+
+class _HalfBlocks:
+    """Sums Z over half of the group for several irreps; the blocks are Z + Z†."""
+
+    def __init__(self, data: TrainingSet, numbers: tuple[int, ...]):
+        self.irreps, self.numbers = irreps_of(data.group), numbers
+        self.halves: dict[int, jax.Array] = {}
+
+    def add(self, phi: jax.Array, elements: tuple[int, ...], factors: jax.Array) -> None:
+        """Add what some elements contribute."""
+        if self.numbers:
+            matrices = [self.irreps[number].matrices(factors.dtype) for number in self.numbers]
+            sigmas = tuple(sigma[np.array(elements)] for sigma in matrices)
+            before = tuple(self.halves.pop(number) for number in self.numbers) if self.halves else None
+            self.halves = dict(zip(self.numbers, _add_halves(before, sigmas, phi, factors), strict=True))
+
+    def pop(self, number: int) -> DenseBlock:
+        """Return one of the blocks, and forget it, so that its memory is free when it is solved."""
+        return DenseBlock(_complete_half(self.halves.pop(number)))
+
+
+def _evaluate_kernels(kernel: SplitKernel, data: TrainingSet, get: tuple[str, ...]) -> Iterator[tuple]:
+    """Yield Φ(k) of one element of each pair {k, k⁻¹}: elements, factors, and for each kernel an array [k, i, j]."""
+    elements, factors = half_of_group(data.group)
+    at_a_time = max(1, ENTRIES_AT_A_TIME // (data.size // data.order) ** 2)
+    for start in range(0, len(elements), at_a_time):
+        part = elements[start : start + at_a_time]
+        moved = None if data.group is None else data.samples(part)
+        found = evaluate_gram(kernel, data.x, moved, get)
+        check_positions(found[0].shape, data)
+        framed = tuple(_frame(data, matrix, part) for matrix in found)
+        yield part, jnp.asarray(factors[start : start + at_a_time], framed[0].dtype), framed
+
+
+@partial(jax.jit, static_argnames="elements")
+def _frame(data: TrainingSet, kernel: jax.Array, elements: tuple[int, ...]) -> jax.Array:
+    return data.frame_kernel(kernel, None if data.group is None else elements)
+
+
+@jax.jit
+def _row_sums(phi: jax.Array, factors: jax.Array) -> jax.Array:
+    """Return what some elements and their inverses add to Σ|Θ| along each row."""
+    return jnp.einsum("k,ki->i", factors, jnp.abs(phi).sum(axis=2) + jnp.abs(phi).sum(axis=1))
+
+
+@jax.jit
+def _largest_on_diagonal(theta: jax.Array) -> jax.Array:
+    return jnp.max(jnp.abs(jnp.diagonal(theta)))
+
+
+@jax.jit
+def _square_of_coefficients(sigma: jax.Array, labels: jax.Array) -> jax.Array:
+    return jnp.sum(jnp.abs(coefficients(sigma, labels)) ** 2)
+
+
+# The sums so far are given up for the new ones, which then need no memory of their own.
+@partial(jax.jit, donate_argnums=0)
+def _add_halves(halves: tuple | None, sigmas: tuple, phi: jax.Array, factors: jax.Array) -> tuple:
+    """Return Z + Σ_k factor(k) conj(σ(k)) ⊗ Φ(k) for several σ, [(a, i), (b, j)], from phi [k, i, j]."""
+    weights = tuple(sigma.conj() * factors[:, None, None] for sigma in sigmas)
+    sums = (half.transpose(0, 2, 1, 3) for half in _weighted_sums(weights, phi))
+    new = [half.reshape(half.shape[0] * half.shape[1], half.shape[2] * half.shape[3]) for half in sums]
+    return tuple(new if halves is None else map(jnp.add, halves, new))
+
+
+@jax.jit
+def _complete_half(half: jax.Array) -> jax.Array:
+    return half + half.conj().T

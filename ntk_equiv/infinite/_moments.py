@@ -1,0 +1,334 @@
+"""Mean and covariance of the trained ensemble at test samples, block by block.
+
+With A = Θ(x, X) φ_t(Θ), the mean is A y and the covariance the congruence
+
+    Σ_t(x, x') = 𝒦(x, x') − A 𝒦(X, x') − 𝒦(x, X) A'ᵀ + A 𝒦(X, X) A'ᵀ.
+
+A solved block has a working basis V in which functions of it are applied. There, with W = conj(û) V for the rows u of
+Θ, K likewise for those of 𝒦, and S = W φ_t(V†BV), a block contributes
+
+    mean         S (V†v̂)
+    covariance   −S K'† − K S'† + S (V†𝒦_σV) S'†,
+
+each times the weight of its irrep, real part, summed over irreps and over the index a.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._gram import evaluate_gram, kernel_diagonal
+from ntk_equiv._positions import apart, joint
+from ntk_equiv._typing import Inputs, SplitKernel
+from ntk_equiv.infinite._blocks import (
+    ENTRIES_AT_A_TIME,
+    Block,
+    GramBlocks,
+    check_positions,
+    row_coefficients,
+    synthesize,
+)
+from ntk_equiv.infinite._training_set import TrainingSet
+from ntk_equiv.solvers import DenseBlock, FilterAboveNoise, positive_root
+
+# From how many times on it pays to make a real quadratic form for each test sample.
+MANY_TIMES = 6
+BOTH = ("ntk", "nngp")
+
+
+# Sums over blocks
+
+
+def mean(kernel: SplitKernel, blocks: GramBlocks, f: FilterAboveNoise, x: Inputs, times: jax.Array) -> jax.Array:
+    """Return A y at test samples, [T, m, ...] in the shape of the labels."""
+
+    def of_portion(x: Inputs) -> jax.Array:
+        total: Any = 0
+        for (irrep, block), (hat,) in zip(blocks, coefficients_of_rows(kernel, blocks, x, ("ntk",)), strict=True):
+            total = total + irrep.weight * mean_of_block(block, f, times, hat, blocks.data.channels)
+        return total.reshape(len(times), -1, *blocks.data.y.shape[1:])
+
+    return jnp.concatenate([of_portion(portion) for portion in _portions(blocks.data, x)], axis=1)
+
+
+def covariance(
+    kernel: SplitKernel, blocks: GramBlocks, f: FilterAboveNoise, x: Inputs, times: jax.Array, x2: Inputs | None
+) -> jax.Array:
+    """Return Σ_t(x, x2), [T, m, m2] or [T, m, m2, h, h', w, w']."""
+    prior = evaluate_gram(kernel, x, x2, "nngp")
+    total = joint(prior)[None]
+    hats = coefficients_of_rows(kernel, blocks, x, BOTH)
+    others = (None for _ in blocks.blocks) if x2 is None else coefficients_of_rows(kernel, blocks, x2, BOTH)
+    for (irrep, block), hat, other in zip(blocks, hats, others, strict=True):
+        total = total + irrep.weight * _covariance_of_block(block, f, times, hat, other)
+    return apart((total + total.swapaxes(1, 2)) / 2 if x2 is None else total, prior.shape)
+
+
+def variance(kernel: SplitKernel, blocks: GramBlocks, f: FilterAboveNoise, x: Inputs, times: jax.Array) -> jax.Array:
+    """Return the diagonal of Σ_t(x, x), [T, m] or [T, m, h, w]."""
+
+    def of_portion(x: Inputs) -> jax.Array:
+        prior = kernel_diagonal(kernel, x).reshape(-1)
+        total = prior[None]
+        for (irrep, block), hats in zip(blocks, coefficients_of_rows(kernel, blocks, x, BOTH), strict=True):
+            total = total + irrep.weight * _variance_of_block(block, f, times, hats)
+        return _clip_negative(total, prior).reshape(len(times), -1, *blocks.data.positions)
+
+    return jnp.concatenate([of_portion(portion) for portion in _portions(blocks.data, x)], axis=1)
+
+
+def trajectory_covariance(
+    kernel: SplitKernel, blocks: GramBlocks, f: FilterAboveNoise, x: Inputs, times: jax.Array
+) -> jax.Array:
+    """Return the covariance of members at all (time, sample), [T · m, T · m]."""
+    total = jnp.tile(joint(evaluate_gram(kernel, x, None, "nngp")), (len(times), len(times)))
+    for (irrep, block), hats in zip(blocks, coefficients_of_rows(kernel, blocks, x, BOTH), strict=True):
+        solved = block.solved
+        S = solved.apply(f, times, solved.to_basis(hats[0]))
+        S = S.reshape(-1, *S.shape[2:])
+        K = jnp.tile(solved.to_basis(hats[1]), (len(times), 1, 1))
+        assert block.nngp is not None
+        total = total + irrep.weight * _congruence(solved.matrix_in_basis(block.nngp), S, K, S, K)
+    return (total + total.T) / 2
+
+
+def on_training_set(blocks: GramBlocks, f: FilterAboveNoise, times: jax.Array) -> jax.Array:
+    """Return f_t(Θ) y on the training set, [T, N, ...] in the shape of the labels."""
+    total: Any = 0
+    for irrep, block in blocks:
+        filtered = block.solved.from_basis(_filter_labels(block, f, times))
+        sigma = irrep.matrices(blocks.scale.dtype)
+        total = total + irrep.weight * _synthesize(sigma, filtered, blocks.data.channels)
+    return blocks.data.unframe(total)
+
+
+def solver_error(
+    kernel: SplitKernel, blocks: GramBlocks, f: FilterAboveNoise, x: Inputs, times: jax.Array
+) -> jax.Array:
+    """Return how far the mean may be off because of the solver, [T, m] or [T, m, h, w].
+
+    With e the error of φ_t(Θ)y in one channel, |Θ(x, X)e| ≤ √Θ(x, x) √(eᵀΘe), and by Parseval's identity eᵀΘe is the
+    sum over irreps of weight · ê†B_σê. The largest channel counts.
+    """
+    squares: Any = 0
+    for irrep, block in blocks:
+        bound = block.solved.error_bound(f, times, block.labels)
+        by_channel = bound.reshape(len(times), -1, blocks.data.channels)
+        squares = squares + irrep.weight * jnp.sum(by_channel**2, axis=1)
+    root = jnp.sqrt(kernel_diagonal(kernel, x, "ntk"))
+    largest = jnp.sqrt(jnp.max(squares, axis=1)).astype(root.dtype)
+    return (largest[:, None] * root.reshape(1, -1)).reshape(len(times), -1, *blocks.data.positions)
+
+
+def coefficients_of_rows(
+    kernel: SplitKernel, blocks: GramBlocks, x: Inputs, get: tuple[str, ...]
+) -> Iterator[tuple[jax.Array, ...]]:
+    """Yield for every block conj(û) of the rows of each kernel, [m, a, (b, i)]."""
+    kernels = evaluate_gram(kernel, x, blocks.data.samples(), get)
+    check_positions(kernels[0].shape, blocks.data)
+    rows = _frame(blocks.data, tuple(kernels))
+    sigmas = tuple(irrep.matrices(rows[0].dtype) for irrep, _ in blocks)
+    return zip(*(row_coefficients(sigmas, row) for row in rows), strict=True)
+
+
+def _portions(data: TrainingSet, x: Inputs) -> Iterator[Inputs]:
+    """Yield the test samples, as many at a time as their kernels with the training samples fit in memory."""
+    count = jax.tree.leaves(x)[0].shape[0]
+    positions = max(1, data.y[0].size // data.channels)
+    at_a_time = max(1, ENTRIES_AT_A_TIME // (data.size * positions))
+    if not is_concrete(x) or count <= at_a_time:
+        yield x
+        return
+    for start in range(0, count, at_a_time):
+        yield jax.tree.map(lambda leaf: leaf[start : start + at_a_time], x)  # noqa: B023
+
+
+@jax.jit
+def _frame(data: TrainingSet, kernels: tuple) -> tuple:
+    return tuple(data.frame_kernel(kernel) for kernel in kernels)
+
+
+# What one block contributes: one compiled program each, unless the solver computes outside of JAX
+
+
+def mean_of_block(block: Block, f: FilterAboveNoise, times: jax.Array, hat: jax.Array, channels: int) -> jax.Array:
+    """Return A y at test samples, [T, m, c], from conj(û) [m, a, (b, i)] of Θ."""
+    compute = _compiled_mean if block.solved.traceable else _mean
+    return compute(block, f, times, hat, channels)
+
+
+def _mean(block: Block, f: FilterAboveNoise, times: jax.Array, hat: jax.Array, channels: int) -> jax.Array:
+    filtered = block.solved.apply(f, times, block.labels)
+    # The cheaper order of the product (rows) · V · (filtered labels).
+    if len(times) * channels <= len(hat):
+        filtered = block.solved.from_basis(filtered)
+    else:
+        hat = block.solved.to_basis(hat)
+    return _inner_with_labels(hat, filtered, channels)
+
+
+_compiled_mean = jax.jit(_mean, static_argnames="channels")
+
+
+@partial(jax.jit, static_argnames="channels")
+def _inner_with_labels(hat: jax.Array, filtered: jax.Array, channels: int) -> jax.Array:
+    by_channel = filtered.reshape(len(filtered), hat.shape[1], channels, hat.shape[2])
+    return jnp.einsum("mae,tace->tmc", hat, by_channel.conj()).real
+
+
+def _filter_labels(block: Block, f: FilterAboveNoise, times: jax.Array) -> jax.Array:
+    """Return (f_t(B) v̂)† in the working basis, [T, (a, c), e]."""
+    if block.solved.traceable:
+        return _compiled_filter(block, f, times)
+    return block.solved.apply(f, times, block.labels)
+
+
+@jax.jit
+def _compiled_filter(block: Block, f: FilterAboveNoise, times: jax.Array) -> jax.Array:
+    return block.solved.apply(f, times, block.labels)
+
+
+@partial(jax.jit, static_argnames="channels")
+def _synthesize(sigma: jax.Array, filtered: jax.Array, channels: int) -> jax.Array:
+    return synthesize(sigma, filtered.conj().swapaxes(1, 2), channels)
+
+
+def _covariance_of_block(
+    block: Block, f: FilterAboveNoise, times: jax.Array, hats: tuple, others: tuple | None
+) -> jax.Array:
+    """Return what training changes of the covariance, [T, m, m'], from conj(û) of Θ and 𝒦 at both sets of samples.
+
+    `others` is None if both sets are the same.
+    """
+    compute = _compiled_covariance if block.solved.traceable else _covariance
+    return compute(block, f, times, hats, others)
+
+
+def _covariance(block: Block, f: FilterAboveNoise, times: jax.Array, hats: tuple, others: tuple | None) -> jax.Array:
+    solved = block.solved
+    nngp, leave, enter = _cheaper_basis(block, len(times) * len(hats[0]))
+    W, K = solved.to_basis(hats[0]), enter(hats[1])
+    W2, K2 = (W, K) if others is None else (solved.to_basis(others[0]), enter(others[1]))
+    factors = solved.diagonal(f, times)
+    if factors is None:
+        A = leave(solved.apply(f, times, W))
+        A2 = A if others is None else leave(solved.apply(f, times, W2))
+        return _congruences(nngp, A, K, A2, K2)
+
+    # One time after the other: filtered rows of all times need not fit into memory beside the result.
+    def at_time(phi: jax.Array) -> jax.Array:
+        A = leave(W * phi[None, None])
+        A2 = A if others is None else leave(W2 * phi[None, None])
+        return _congruence(nngp, A, K, A2, K2)
+
+    return jax.lax.map(at_time, factors)
+
+
+_compiled_covariance = jax.jit(_covariance)
+
+
+@jax.jit
+def _congruences(nngp: DenseBlock, A: jax.Array, K: jax.Array, A2: jax.Array, K2: jax.Array) -> jax.Array:
+    return jax.lax.map(lambda pair: _congruence(nngp, pair[0], K, pair[1], K2), (A, A2))
+
+
+@jax.jit
+def _congruence(nngp: DenseBlock, A: jax.Array, K: jax.Array, A2: jax.Array, K2: jax.Array) -> jax.Array:
+    return real_inner(nngp.times_rows(A) - K, A2) - real_inner(A, K2)
+
+
+def _variance_of_block(block: Block, f: FilterAboveNoise, times: jax.Array, hats: tuple) -> jax.Array:
+    """Return what training changes of the variance, [T, m], from conj(û) of Θ and 𝒦."""
+    compute = _compiled_variance if block.solved.traceable else _variance
+    return compute(block, f, times, hats)
+
+
+def _variance(block: Block, f: FilterAboveNoise, times: jax.Array, hats: tuple) -> jax.Array:
+    solved = block.solved
+    factors = solved.diagonal(f, times)
+    if factors is not None and len(times) >= MANY_TIMES:
+        return _variance_by_sample(block, factors, hats)
+    nngp, leave, enter = _cheaper_basis(block, len(times) * len(hats[0]))
+    W, K = solved.to_basis(hats[0]), enter(hats[1])
+    if factors is None:
+        return _diagonal_congruences(nngp, leave(solved.apply(f, times, W)), K)
+    return jax.lax.map(lambda phi: _diagonal_congruence(nngp, leave(W * phi[None, None]), K), factors)
+
+
+_compiled_variance = jax.jit(_variance)
+
+
+@jax.jit
+def _diagonal_congruences(nngp: DenseBlock, A: jax.Array, K: jax.Array) -> jax.Array:
+    return jax.lax.map(lambda A: _diagonal_congruence(nngp, A, K), A)
+
+
+@jax.jit
+def _diagonal_congruence(nngp: DenseBlock, A: jax.Array, K: jax.Array) -> jax.Array:
+    return jnp.sum(((nngp.times_rows(A) - 2 * K) * A.conj()).real, axis=(1, 2))
+
+
+def _variance_by_sample(block: Block, factors: jax.Array, hats: tuple) -> jax.Array:
+    """Return the same as a *real* quadratic form in φ_t, with all times for one sample after the other."""
+    assert block.nngp is not None
+    nngp = block.solved.matrix_in_basis(block.nngp).dense()
+    W, K = (block.solved.to_basis(hat) for hat in hats)
+    crossed = jnp.einsum("te,me->tm", factors, jnp.sum((W * K.conj()).real, axis=1))
+
+    def of_sample(row: jax.Array) -> jax.Array:
+        form = (jnp.einsum("ae,af->ef", row, row.conj()) * nngp).real
+        return jnp.sum((factors @ form) * factors, axis=1)
+
+    return jax.lax.map(of_sample, W).T - 2 * crossed
+
+
+def _cheaper_basis(block: Block, rows: int) -> tuple[DenseBlock, Callable, Callable]:
+    """Return 𝒦_σ in the basis in which it is cheaper to use, and the ways there from the working basis and for conj(û).
+
+    Few rows leave the working basis; for many the matrix enters it.
+    """
+    solved = block.solved
+    assert block.nngp is not None
+    if rows < 2 * block.nngp.shape[0]:
+        return block.nngp, solved.from_basis, lambda hat: hat
+    return solved.matrix_in_basis(block.nngp), lambda S: S, solved.to_basis
+
+
+def real_inner(left: jax.Array, right: jax.Array) -> jax.Array:
+    """Return the real part of left · right†, over the indices a and e."""
+    flat, other = (array.reshape(len(array), array.shape[1] * array.shape[2]) for array in (left, right))
+    if not jnp.iscomplexobj(flat):
+        return flat @ other.T
+    return flat.real @ other.real.T + flat.imag @ other.imag.T
+
+
+# Variances and draws
+
+
+def rounding_allowed(variance: jax.Array) -> float:
+    """Return how large rounding may be, as a fraction of the variance before training."""
+    return 100 * float(jnp.finfo(variance.dtype).eps) ** 0.5
+
+
+def _clip_negative(variance: jax.Array, prior: jax.Array) -> jax.Array:
+    """Return variances [T, rows] with small negative ones from rounding set to zero; refuse large ones.
+
+    Rounding is measured against the variances before training, `prior` [rows].
+    """
+    if is_concrete((variance, prior)) and variance.size:
+        lowest, scale = float(jnp.min(variance)), float(jnp.max(prior))
+        if not lowest >= -rounding_allowed(variance) * scale:
+            fix = "The kernel is not positive semidefinite on training and test samples together."
+            raise refusal("kernel_fn", expected="positive semidefinite", got=f"a variance of {lowest:.3g}", fix=fix)
+    return jnp.maximum(variance, 0)
+
+
+@partial(jax.jit, static_argnames="members")
+def draw_members(key: jax.Array, mean: jax.Array, cov: jax.Array, members: int) -> jax.Array:
+    """Return functions drawn from N(mean, cov), each channel on its own, [members, rows, c], for mean [rows, c]."""
+    normal = jax.random.normal(key, (members, *mean.shape), mean.dtype)
+    return mean[None] + jnp.einsum("ij,kjc->kic", positive_root(cov), normal)

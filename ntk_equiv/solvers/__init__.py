@@ -1,0 +1,24 @@
+"""Solvers: how a function of a block of the Gram matrix is applied to given vectors.
+
+The symmetry of the data decides *which* blocks there are; a solver decides *how* f_t(B) acts for one of them.
+
+    `Eigh()`    one full decomposition, B = U diag(λ) U†; exact up to rounding, for any filter and any time
+
+    block  ──► solver.solve(block, …) ──► solved block ──► apply(f, times, rows), spectrum, extremes, error_bound, …
+    (`DenseBlock`)                        (`SolvedBlock`)
+
+A block is an operator: it has a shape, a dtype and a product with a matrix, and `dense()` gives its entries. A solved
+block is a frozen value. Everything above speaks to these two protocols, `Solver` and `SolvedBlock`, and to no
+algorithm; a new solver is a class with the methods of `Solver`, and one that returns a solved block of its own.
+"""
+
+from ntk_equiv.solvers._eigh import Eigh
+from ntk_equiv.solvers._hermitian import positive_root as positive_root
+from ntk_equiv.solvers._hermitian import product as product
+from ntk_equiv.solvers._noise import FilterAboveNoise as FilterAboveNoise
+from ntk_equiv.solvers._noise import noise_level as noise_level
+from ntk_equiv.solvers._protocols import DenseBlock, SolvedBlock, Solver
+from ntk_equiv.solvers._protocols import SpectralFunction as SpectralFunction
+from ntk_equiv.solvers._protocols import check_solver as check_solver
+
+__all__ = ["DenseBlock", "Eigh", "SolvedBlock", "Solver"]

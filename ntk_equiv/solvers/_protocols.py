@@ -1,0 +1,152 @@
+"""What a block is, what a solver does with it, and what comes out.
+
+With B a Hermitian block of the Gram matrix, f_t a function of its eigenvalues such as φ_t, and V the *working basis*
+that a solver chose (its eigenvectors, or the basis in which B was given, V = 1):
+
+    rows V              `to_basis(rows)`             f_t(V†BV) applied to rows    `apply(f, times, rows)`
+    rows V†             `from_basis(rows)`           f_t(λ) if V†BV = diag(λ)     `diagonal(f, times)`
+    V†KV                `matrix_in_basis(K)`         λ, or None if unknown        `spectrum`
+
+Vectors are rows, because kernels of test samples with training samples come as rows.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import jax
+
+from ntk_equiv._check import refusal, shown
+from ntk_equiv.solvers._hermitian import product
+
+SpectralFunction = Callable[[jax.Array, jax.Array], jax.Array]
+"""f_t(λ) for arrays of λ and t that broadcast. As an argument of what is differentiated it is a pytree, too."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class DenseBlock:
+    """A Hermitian block of a Gram matrix whose entries are in memory.
+
+    Attributes:
+        matrix: the entries, [k, k].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv.solvers import DenseBlock
+        >>> block = DenseBlock(jnp.array([[2.0, 1.0], [1.0, 2.0]]))
+        >>> print(block.shape, block.times_rows(jnp.array([[1.0, -1.0]])))
+        (2, 2) [[ 1. -1.]]
+    """
+
+    matrix: jax.Array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of rows and columns."""
+        return len(self.matrix), len(self.matrix)
+
+    @property
+    def dtype(self) -> Any:
+        """The type of the entries, real or complex."""
+        return self.matrix.dtype
+
+    def times_rows(self, rows: jax.Array) -> jax.Array:
+        """Return rows [..., k] times the block."""
+        return product(rows, self.matrix)
+
+    def dense(self) -> jax.Array:
+        """Return the entries, [k, k]."""
+        return self.matrix
+
+
+@runtime_checkable
+class SolvedBlock(Protocol):
+    """A Hermitian block B, prepared so that functions of it can be applied. A frozen pytree.
+
+    Attributes:
+        any_function: whether every function can be applied. If not, `apply` gives the inverse that `solve` was asked
+            for, whatever f and the times are.
+        traceable: whether the methods can run inside `jit`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv.solvers import DenseBlock, Eigh, SolvedBlock
+        >>> solved = Eigh().solve(DenseBlock(jnp.diag(jnp.array([1.0, 2.0]))))
+        >>> isinstance(solved, SolvedBlock), solved.any_function
+        (True, True)
+    """
+
+    any_function: ClassVar[bool]
+    traceable: ClassVar[bool]
+
+    def to_basis(self, rows: jax.Array) -> jax.Array:
+        """Return rows [..., k] in the working basis."""
+
+    def from_basis(self, rows: jax.Array) -> jax.Array:
+        """Return rows that are given in the working basis in that of the block."""
+
+    def matrix_in_basis(self, block: DenseBlock) -> DenseBlock:
+        """Return another matrix of the same shape in the working basis."""
+
+    def apply(self, f: SpectralFunction, times: jax.Array, rows: jax.Array) -> jax.Array:
+        """Return rows [..., k] times f_t(B) for all times [T], as [T, ..., k]; everything in the working basis."""
+
+    def diagonal(self, f: SpectralFunction, times: jax.Array) -> jax.Array | None:
+        """Return f_t(λ), [T, k], if B is diagonal in the working basis and constant; else None."""
+
+    @property
+    def spectrum(self) -> jax.Array | None:
+        """The eigenvalues in the order of the working basis, in which B is then diagonal; None if unknown."""
+
+    @property
+    def extremes(self) -> tuple[jax.Array, jax.Array] | None:
+        """Bounds on the smallest and the largest eigenvalue; None if unknown."""
+
+    def log_determinant(self, shift: Any) -> jax.Array:
+        """Return log det(B + shift), minus infinity if that is singular."""
+
+    def error_bound(self, f: SpectralFunction, times: jax.Array, rows: jax.Array) -> jax.Array:
+        """Return how far `apply` may be off, [T, ...]: √(e B e†) for the error e of each row; zero means rounding."""
+
+    def arrays(self) -> Mapping[str, jax.Array] | None:
+        """Return what `Solver.restore` needs to make this again; None if it should be solved anew."""
+
+
+@runtime_checkable
+class Solver(Protocol):
+    """A way to apply functions of a block. A frozen, hashable value whose fields are its settings.
+
+    Example:
+        >>> from ntk_equiv import solvers
+        >>> isinstance(solvers.Eigh(), solvers.Solver)
+        True
+    """
+
+    def solve(self, block: DenseBlock, *, noise: Any = 0.0, inverse_shift: float | None = None) -> SolvedBlock:
+        """Return the block, prepared.
+
+        Args:
+            block: a Hermitian, positive semidefinite block.
+            noise: how far rounding may have moved its small eigenvalues.
+            inverse_shift: if (B + shift)⁻¹ is the only function that will be needed, the shift. A solver may use it.
+        """
+
+    def restore(self, arrays: Mapping[str, jax.Array]) -> SolvedBlock:
+        """Return the solved block that `SolvedBlock.arrays` described."""
+
+    def precision(self, example: jax.Array) -> float:
+        """Return eps of the arithmetic in which blocks with entries like `example` are solved."""
+
+    def memory(self, side: int, *, is_complex: bool) -> int:
+        """Return how many bytes solving a block of this size takes beside the block itself."""
+
+
+def check_solver(solver: Any, auto: Solver) -> Solver:
+    """Return a solver that a caller chose, or `auto` for "auto"."""
+    if isinstance(solver, str) and solver == "auto":
+        return auto
+    if isinstance(solver, type) or not isinstance(solver, Solver):
+        fix = "Pass one of `ntk_equiv.solvers`, called, as in `solvers.Eigh()`."
+        raise refusal("solver", expected='"auto" or a solver', got=shown(solver), fix=fix, kind=TypeError)
+    return solver
