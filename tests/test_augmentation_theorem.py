@@ -99,7 +99,7 @@ FAR = 10 * images(2, 2, 2, 2, seed=5)
 
 
 def trained(first, second, reduction):
-    """The plain network on augmented data, and that of group convolutions on the base points."""
+    """The plain network on augmented data, and that of group convolutions on the base samples."""
     augmented = InfiniteEnsemble(SMALL[0], ORBITS, first, reduction=reduction, method="dense")
     return augmented, InfiniteEnsemble(SMALL[1], (X, Y), second, reduction=reduction, method="dense")
 

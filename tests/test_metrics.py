@@ -92,7 +92,7 @@ def test_continuous_orbits_and_their_monte_carlo_error():
 
 
 def test_the_monte_carlo_error_is_the_spread_over_draws(key):
-    # Right half of the plane is class 0: a point on the axis keeps its class under half of all rotations.
+    # Right half of the plane is class 0: a sample on the axis keeps its class under half of all rotations.
     x = jnp.array([[1.0, 0.0], [2.0, 0.0]])
     classify = lambda x: jnp.stack([x[..., 0], -x[..., 0]], -1)[None]  # noqa: E731
 
@@ -121,7 +121,7 @@ def test_predictions_are_turned_back_before_they_are_compared():
     assert metrics.orbit_mse(equivariant, jnp.asarray(still)).ensemble > 0.1
 
 
-def test_one_point_has_no_standard_error():
+def test_one_sample_has_no_standard_error():
     assert np.isnan(metrics.orbit_std(jnp.asarray(SCORES[:, :, :1])).ensemble_error)
 
 

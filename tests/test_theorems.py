@@ -18,7 +18,7 @@ MLP = mlp(lambda s: s.Relu(), 1)(stax)[2]
 CONV = cnn(depth=1)(stax)[2]
 
 
-def points(*shape: int, seed: int = 0) -> jax.Array:
+def samples(*shape: int, seed: int = 0) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape))
 
 
@@ -71,7 +71,7 @@ not_covered = pytest.mark.parametrize(("kernel_fn", "rep", "shape", "guilty"), N
 
 @not_covered
 def test_symmetries_that_are_broken_are_found_out(kernel_fn, rep, shape, guilty) -> None:
-    train = augment(points(1, *shape), jnp.zeros(1), rep)
+    train = augment(samples(1, *shape), jnp.zeros(1), rep)
     found = theorems.kernel_transformation(kernel_fn, rep, train.x)
     assert not found.holds(1e-3)
     assert sorted(found.violating(TOLERANCE)) == sorted(guilty)
@@ -88,12 +88,12 @@ def test_symmetries_that_are_broken_are_found_out(kernel_fn, rep, shape, guilty)
 def test_symmetric_graphs_may_be_relabelled_by_their_symmetries() -> None:
     """The directed ring is turned into itself: what is found above is the reversal of its edges."""
     turns = reps.restrict(RING, D5.subgroup([1]))
-    assert theorems.kernel_transformation(on_directed_ring, turns, points(2, 5, 2)).holds(TOLERANCE)
+    assert theorems.kernel_transformation(on_directed_ring, turns, samples(2, 5, 2)).holds(TOLERANCE)
 
 
 def test_the_largest_violation_is_that_of_the_arrays() -> None:
     kernel_fn, rep, shape, _ = NOT_COVERED["SAME, even filter, spatial"]
-    x1, x2 = points(2, *shape), points(3, *shape, seed=1)
+    x1, x2 = samples(2, *shape), samples(3, *shape, seed=1)
     found = theorems.kernel_transformation(kernel_fn, rep, x1, x2)
     for name, part in zip(("nngp", "ntk"), found.parts, strict=True):
         plain, moved = kernel_fn(x1, x2, name), kernel_fn(rep(part.element, x1), rep(part.element, x2), name)
@@ -129,13 +129,13 @@ def test_positions_are_inverted_jointly() -> None:
 
 
 def test_a_function_that_is_not_analytic() -> None:
-    found = theorems.shift_of_permutation(MLP, augment(points(1, 4), jnp.zeros(1), reps.regular(C4)), jnp.triu)
+    found = theorems.shift_of_permutation(MLP, augment(samples(1, 4), jnp.zeros(1), reps.regular(C4)), jnp.triu)
     assert found.violating(TOLERANCE) == ("r", "r2", "r3")
     assert found.statement.endswith("Π(g) F = ρ_K(g) F Π(g) ρ_K(g)ᵀ")
 
 
 def test_sets_augmented_by_a_subgroup() -> None:
-    train = augment(points(2, 4, 4, 1), jnp.zeros(2), SQUARE, elements=[6, 0, 2, 4])
+    train = augment(samples(2, 4, 4, 1), jnp.zeros(2), SQUARE, elements=[6, 0, 2, 4])
     found = theorems.shift_of_permutation(CONV, train, jnp.linalg.inv)
     assert found.holds(TOLERANCE)
     assert found.elements == (6, 0, 2, 4)
@@ -143,7 +143,7 @@ def test_sets_augmented_by_a_subgroup() -> None:
 
 
 def test_continuous_groups_are_sampled() -> None:
-    rep, x = reps.matrix(groups.SO3), points(2, 3)
+    rep, x = reps.matrix(groups.SO3), samples(2, 3)
     elements = groups.SO3.sample(jax.random.key(0), 5)
     found = theorems.kernel_transformation(MLP, rep, x, elements=elements)
     assert found.holds(TOLERANCE)
@@ -158,15 +158,15 @@ def test_continuous_groups_are_sampled() -> None:
 
 def test_some_elements_only() -> None:
     kernel_fn, rep, shape, _ = NOT_COVERED["3×1 filter"]
-    assert theorems.kernel_transformation(kernel_fn, rep, points(1, *shape), elements=[0, 2, 4]).holds(TOLERANCE)
+    assert theorems.kernel_transformation(kernel_fn, rep, samples(1, *shape), elements=[0, 2, 4]).holds(TOLERANCE)
 
 
 def test_networks_of_neural_tangents(rank_promotion_allowed) -> None:
-    """Away from coincident points, where they are off by 1e-8."""
+    """Away from coincident samples, where they are off by 1e-8."""
     nt = interop.neural_tangents()
     theirs = cnn(depth=2, padding="SAME")(nt.stax)[2]
     broken = cnn(flat, depth=1, filter_shape=(3, 1))(nt.stax)[2]
-    x1, x2 = points(2, 3, 3, 1), points(2, 3, 3, 1, seed=1)
+    x1, x2 = samples(2, 3, 3, 1), samples(2, 3, 3, 1, seed=1)
     assert theorems.kernel_transformation(theirs, TURNS, x1, x2).holds(TOLERANCE)
     assert theorems.kernel_transformation(broken, TURNS, x1, x2).violating(TOLERANCE) == ("r", "r3")
 
@@ -207,7 +207,7 @@ class TestRecord:
 
 
 class TestAssertEquivariant:
-    x = points(3, 4, 4, 2)
+    x = samples(3, 4, 4, 2)
 
     def test_what_is_equivariant_passes(self) -> None:
         assert theorems.assert_equivariant(jnp.tanh, SQUARE, SQUARE, self.x).largest == 0
@@ -228,10 +228,10 @@ class TestAssertEquivariant:
     def test_rounding_is_no_violation_in_either_precision(self) -> None:
         turn = reps.matrix(groups.polyhedral("I"))
         for dtype in (jnp.float32, jnp.float64):
-            theorems.assert_equivariant(lambda x: x / jnp.sum(x**2), turn, turn, points(5, 3).astype(dtype))
+            theorems.assert_equivariant(lambda x: x / jnp.sum(x**2), turn, turn, samples(5, 3).astype(dtype))
 
     def test_small_errors_count(self) -> None:
-        turn, x = reps.matrix(groups.polyhedral("O")), points(5, 3)
+        turn, x = reps.matrix(groups.polyhedral("O")), samples(5, 3)
         almost = lambda x: x + 1e-8  # noqa: E731
         with pytest.raises(AssertionError):
             theorems.assert_equivariant(almost, turn, turn, x)
@@ -255,11 +255,11 @@ def refused(match):
 
 
 def test_what_is_refused() -> None:
-    x = points(2, 4, 4, 1)
+    x = samples(2, 4, 4, 1)
     subset = augment(x, jnp.zeros(2), TURNS, elements=[0, 1])
     with refused("`elements` must be a subgroup"):
         theorems.shift_of_permutation(CONV, subset, jnp.linalg.inv)
-    sampled = augment(points(2, 3), jnp.zeros(2), reps.matrix(groups.SO3), elements=jnp.eye(3)[None])
+    sampled = augment(samples(2, 3), jnp.zeros(2), reps.matrix(groups.SO3), elements=jnp.eye(3)[None])
     with refused("`elements` must be a subgroup, got a sample"):
         theorems.shift_of_permutation(MLP, sampled, jnp.linalg.inv)
     with refused("`train` must be an augmented set, got tuple"):
@@ -277,7 +277,7 @@ def test_what_is_refused() -> None:
     with refused("`x` must be at least one sample"):
         theorems.assert_equivariant(jnp.tanh, TURNS, None, x[:0])
     with refused("an array with 3 entries on its last axis"):
-        theorems.kernel_transformation(MLP, reps.matrix(groups.polyhedral("T")), points(2, 4))
+        theorems.kernel_transformation(MLP, reps.matrix(groups.polyhedral("T")), samples(2, 4))
     with refused(r"`kernel_fn` must be a network with outputs on a grid .* got outputs on a grid \(2, 4\).*square"):
         theorems.kernel_transformation(cnn(depth=1, filter_shape=(3, 1))(stax)[2], TURNS, x)
     with refused("`elements` must be an element of cyclic.4."):
@@ -289,11 +289,11 @@ def test_kernels_of_another_layout_are_refused() -> None:
         return tuple(kernel[..., :1, :] for kernel in CONV(x1, x2, get))
 
     with refused(r"`kernel_fn` must be one with kernels \[n1, n2, h, h', w, w'\]"):
-        theorems.kernel_transformation(lopsided, TURNS, points(1, 4, 4, 1), points(1, 4, 4, 1))
+        theorems.kernel_transformation(lopsided, TURNS, samples(1, 4, 4, 1), samples(1, 4, 4, 1))
 
 
 def test_measurements_are_made_outside_of_jit() -> None:
     with refused("`x1` must be known values, got traced ones"):
-        jax.jit(lambda x: theorems.kernel_transformation(MLP, reps.regular(C4), x).largest)(points(2, 4))
+        jax.jit(lambda x: theorems.kernel_transformation(MLP, reps.regular(C4), x).largest)(samples(2, 4))
     with refused("`x` must be known values"):
-        jax.jit(lambda x: theorems.assert_equivariant(jnp.tanh, reps.regular(C4), None, x).largest)(points(2, 4))
+        jax.jit(lambda x: theorems.assert_equivariant(jnp.tanh, reps.regular(C4), None, x).largest)(samples(2, 4))

@@ -2,21 +2,21 @@
 
 Finite ensembles. The mean of M members scatters about the infinite ensemble with variance Σ_t(x)/M:
 
-    `min_ensemble_size`, `deviation_probability`, `deviation_quantile`     at one point
-    `simultaneous_ensemble_size`, `simultaneous_probability`               at all points of a set, from variances
+    `min_ensemble_size`, `deviation_probability`, `deviation_quantile`     at one sample
+    `simultaneous_ensemble_size`, `simultaneous_probability`               at all samples of a set, from variances
     `sampled_ensemble_size`                                                the same from the joint law, by sampling
-    `required_members`                                                     all of these, asked of an `InfiniteEnsemble`
+    `required_members`                                                     all of these, for an `InfiniteEnsemble`
 
 The equivariance error of M members has a law of its own, known without training any:
 
     `orbit_deviation`, an `OrbitDeviation`      expectation, probabilities, quantiles, and the members needed
     `expected_osp`                              for how much of the orbit the predicted class stays the same
 
-Continuous groups, augmented by a finite subgroup:
+Continuous groups, with data augmented by a finite subgroup:
 
     `discretization_error`                      how dense the subgroup is, as a representation sees it
     `continuous_group_bound`                    the lemma, certified, with all its factors
-    `continuous_group_estimate`                 the same for any architecture, and no bound
+    `continuous_group_estimate`                 the same for any architecture: an estimate and no bound
     `certified_continuous_deviation`            the largest error, enclosed as tightly as one pays for
     `measured_continuous_deviation`             the largest error on a refined grid
     `min_group_order`                           how large a subgroup has to be
@@ -26,22 +26,44 @@ Finite width, as an estimate and no bound:
 
     `finite_width_estimate`, a `WidthEstimate`  what a shift a/N of the mean adds to the deviation
 
-What is sampled comes as `Sampled`, with an interval; what is enclosed as an `Enclosure`, which says whether it is
-certified.
+Sampled numbers are `Sampled` records with an interval. Numbers known from two sides are `Enclosure` records, which say
+whether they are certified.
 """
 
-from ntk_equiv.bounds._certified import ContinuousDeviation, certified_continuous_deviation
-from ntk_equiv.bounds._continuous import GroupBound, continuous_group_bound, continuous_group_estimate
+from ntk_equiv.bounds._augmentation import (
+    GroupOrders,
+    RandomAugmentation,
+    min_group_order,
+    random_augmentation_deviation,
+)
+
+# For tests of the steps in a proof, not for users.
+from ntk_equiv.bounds._branch_and_bound import cover_group as cover_group
+from ntk_equiv.bounds._continuous_bound import GroupBound, continuous_group_bound, continuous_group_estimate
+from ntk_equiv.bounds._continuous_deviation import (
+    ContinuousDeviation,
+    MeasuredDeviation,
+    certified_continuous_deviation,
+    measured_continuous_deviation,
+)
+from ntk_equiv.bounds._continuous_group import frequencies as frequencies
 from ntk_equiv.bounds._discretization import DiscretizationError, discretization_error
-from ntk_equiv.bounds._measured import GroupOrders, MeasuredDeviation, measured_continuous_deviation, min_group_order
-from ntk_equiv.bounds._members import deviation_probability, deviation_quantile, min_ensemble_size
-from ntk_equiv.bounds._orbit import expected_osp, orbit_deviation
-from ntk_equiv.bounds._orbit_deviation import OrbitDeviation
-from ntk_equiv.bounds._random import RandomAugmentation, random_augmentation_deviation
-from ntk_equiv.bounds._records import Enclosure, Sampled
-from ntk_equiv.bounds._required import required_members
-from ntk_equiv.bounds._simultaneous import sampled_ensemble_size, simultaneous_ensemble_size, simultaneous_probability
-from ntk_equiv.bounds._width import WidthEstimate, finite_width_estimate
+from ntk_equiv.bounds._members import (
+    WidthEstimate,
+    deviation_probability,
+    deviation_quantile,
+    finite_width_estimate,
+    min_ensemble_size,
+)
+from ntk_equiv.bounds._modulus import kernel_modulus as kernel_modulus
+from ntk_equiv.bounds._orbit_deviation import OrbitDeviation, expected_osp, orbit_deviation
+from ntk_equiv.bounds._results import Enclosure, Sampled
+from ntk_equiv.bounds._simultaneous import (
+    required_members,
+    sampled_ensemble_size,
+    simultaneous_ensemble_size,
+    simultaneous_probability,
+)
 
 __all__ = [
     "ContinuousDeviation",

@@ -1,4 +1,4 @@
-"""Augmentation or convolution: an ensemble trained on augmented data has the mean of one of group convolutions.
+"""Augmentation or group convolution: both lead to ensembles with the same mean.
 
 After Misof, Kessel & Gerken, "Equivariant Neural Tangent Kernels". Let Θ, 𝒦 be the kernels of a network that satisfies
 Theorem "Kernel transformation", and
@@ -18,7 +18,7 @@ features, a group) convolution with a filter as large as the grid, every later `
 again. A nonlinearity *after* the average over the group has no counterpart in a plain network.
 
 **Training.** Let labels move along with the outputs, y_gi = ρ_K(g)y_i (for outputs without positions: y_gi = y_i). By
-Theorem "Kernel transformation", Θ(𝒳, 𝒳) maps vectors ρ_K(g)v_i to |G| ρ_K(g)(Θ̄(X, X)v)_i, and so do functions of it:
+Theorem "Kernel transformation", Θ(𝒳, 𝒳) maps vectors ρ_K(g)v_i to |G| ρ_K(g)(Θ̄(X, X)v)_i. For functions of it follows
 
     μ_t(x) = Θ(x, 𝒳) φ_t(Θ(𝒳, 𝒳)) y = Θ̄(x, X) |G| φ_t(|G| Θ̄(X, X)) y.
 
@@ -47,9 +47,9 @@ from ntk_equiv._gram import gram
 from ntk_equiv._typing import Inputs, KernelFunction
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.reps import GridAction, Representation, check_representation
-from ntk_equiv.theorems._ensembles import Ensemble, actions, check_ensemble, moved_mean, time_axes
-from ntk_equiv.theorems._kernels import check_known, output_grid
-from ntk_equiv.theorems._violation import Violation, measured
+from ntk_equiv.theorems._equivariance import Ensemble, Times, check_ensemble, check_symmetry, move_mean, time_axes
+from ntk_equiv.theorems._kernels import output_grid
+from ntk_equiv.theorems._violation import Violation, check_known, compare
 
 KERNELS = {
     "nngp": "NNGP kernel: 𝒦_G(ρ_X(h)x, x') = ρ_K(h) 1/|G| Σ_g 𝒦(x, ρ_X(g)x') ρ_K(g)",
@@ -62,7 +62,7 @@ ENSEMBLES = {
 
 
 def averaged_kernel(
-    kernel_fn: KernelFunction,
+    kernel_fn: KernelFunction | tuple,
     group_kernel_fn: KernelFunction,
     rep_x: Representation,
     x1: Inputs,
@@ -103,32 +103,32 @@ def averaged_kernel(
         False
     """
     check_known((x1, x2), "x1")
-    group = _finite(check_representation(rep_x, "rep_x"))
+    group = _finite_group(check_representation(rep_x, "rep_x"))
     function(group_kernel_fn, "group_kernel_fn")
     x2 = x1 if x2 is None else x2
-    plain = gram(kernel_fn, x1, _orbit(rep_x, x2), tuple(KERNELS))
-    on_group = gram(group_kernel_fn, _orbit(rep_x, x1), x2, tuple(KERNELS))
+    plain = gram(kernel_fn, x1, _images(rep_x, x2), tuple(KERNELS))
+    on_group = gram(group_kernel_fn, _images(rep_x, x1), x2, tuple(KERNELS))
     if plain[0].shape[2:] != on_group[0].shape[2:]:
         same = f"a network with the positions {plain[0].shape[2::2]} of the plain one"
         fix = "Average over the group, with `GroupPool` or `GlobalAvgPool`, after the last layer."
         raise refusal("group_kernel_fn", expected=same, got=f"{on_group[0].shape[2::2]}", fix=fix)
     grid = output_grid(rep_x, plain[0].shape)
-    expected = [_averaged(grid, group, kernel, 1) for kernel in plain]
+    expected = [_average_images(grid, group, kernel, 1) for kernel in plain]
     found = [np.split(np.asarray(kernel), group.order) for kernel in on_group]
 
     def sides() -> Iterator[tuple]:
         for h in range(group.order):
             yield [kernel[h] for kernel in found], [grid.left(h, kernel) for kernel in expected]
 
-    return measured(KERNELS, group, range(group.order), sides())
+    return compare(KERNELS, group, range(group.order), sides())
 
 
-def augmentation_equivalence(augmented: Ensemble, convolutional: Ensemble, x: Inputs, /, t: Any = None) -> Violation:
+def augmentation_equivalence(augmented: Ensemble, convolutional: Ensemble, x: Inputs, /, t: Times = None) -> Violation:
     """How far an ensemble trained on augmented data is from one of group convolutions trained on the plain data.
 
         μ_G(ρ_X(h)x) = ρ_Y(h) μ(x),        Σ_G(ρ_X(h)x, x') = ρ_K(h) 1/|G| Σ_g Σ(x, ρ_X(g)x') ρ_K(g),        for all h
 
-    at every time and at any points, if the kernels of the two networks are related as `averaged_kernel` measures, the
+    at every time and on any samples, if the kernels of the two networks are related as `averaged_kernel` measures, the
     data are augmented by the whole group, and labels are invariant or scalar fields that move along with the positions.
     The means are equal; the covariance of the second is the group average of the first, and in general smaller.
 
@@ -138,7 +138,7 @@ def augmentation_equivalence(augmented: Ensemble, convolutional: Ensemble, x: In
     Args:
         augmented: an `InfiniteEnsemble` of the plain network on augmented data.
         convolutional: one of the matching network of group convolutions, on the plain data.
-        x: points, [m, ...], anywhere.
+        x: samples, [m, ...], anywhere.
         t: the training time, one or several; that of the filters unless given.
 
     Returns:
@@ -164,31 +164,31 @@ def augmentation_equivalence(augmented: Ensemble, convolutional: Ensemble, x: In
     """
     for ens, argument in ((augmented, "augmented"), (convolutional, "convolutional")):
         check_ensemble(ens, argument)
-    rep_x, rep_y = actions(augmented, None, None)
+    rep_x, rep_y = check_symmetry(augmented, None, None)
     check_known(x, "x")
-    group, axis = _finite(rep_x), time_axes(t)
-    images = _orbit(rep_x, x)
+    group, axis = _finite_group(rep_x), time_axes(t)
+    images = _images(rep_x, x)
     mean, cov = augmented.mean(x, t), augmented.cov(x, t, images)
     grid = output_grid(rep_x, cov.shape[axis:])
-    expected = _averaged(grid, group, cov, axis + 1)
+    expected = _average_images(grid, group, cov, axis + 1)
     means = np.split(np.asarray(convolutional.mean(images, t)), group.order, axis)
     covs = np.split(np.asarray(convolutional.cov(images, t, x)), group.order, axis)
 
     def sides() -> Iterator[tuple]:
         for h in range(group.order):
-            yield (means[h], covs[h]), (moved_mean(rep_y, h, mean, t), grid.left(h, expected))
+            yield (means[h], covs[h]), (move_mean(rep_y, h, mean, t), grid.left(h, expected))
 
-    return measured(ENSEMBLES, group, range(group.order), sides())
+    return compare(ENSEMBLES, group, range(group.order), sides())
 
 
-def _averaged(grid: GridAction, group: FiniteGroup, kernel: Any, axis: int) -> jax.Array:
-    """1/|G| Σ_g K(x, ρ_X(g)x') ρ_K(g), from K on all images of x', which are counted along `axis` as (g, i)."""
+def _average_images(grid: GridAction, group: FiniteGroup, kernel: Any, axis: int) -> jax.Array:
+    """Return 1/|G| Σ_g K(x, ρ_X(g)x') ρ_K(g), from K on all images of x', which stand along `axis` as (g, i)."""
     images = jnp.split(jnp.asarray(kernel), group.order, axis)
     return jnp.mean(jnp.stack([grid.right(int(group.inverse[g]), image) for g, image in enumerate(images)]), 0)
 
 
-def _finite(rep_x: Representation) -> FiniteGroup:
-    """The group, if its elements can be counted."""
+def _finite_group(rep_x: Representation) -> FiniteGroup:
+    """Return the group if it is finite."""
     if not isinstance(rep_x.group, FiniteGroup):
         fix = "Group convolutions are defined for finite groups: take a finite subgroup with `reps.restrict`."
         raise refusal("rep_x", expected="of a finite group", got=rep_x, fix=fix)
@@ -196,6 +196,6 @@ def _finite(rep_x: Representation) -> FiniteGroup:
 
 
 @jax.jit
-def _orbit(rep_x: Representation, x: Any) -> Any:
-    """All images of all points, [order * n, ...]."""
+def _images(rep_x: Representation, x: Inputs) -> Inputs:
+    """Return all images of all samples, [order * n, ...]."""
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rep_x.orbit(x))

@@ -1,25 +1,39 @@
-"""Theorem "Kernel transformation": transformed inputs have the transformed kernel.
+"""Theorem "Kernel transformation" and Lemma "Shift of permutation": what a symmetry does to kernels and Gram matrices.
 
-    Θ(ρ_X(g)x, ρ_X(g)x') = ρ_K(g) Θ(x, x') ρ_K(g)ᵀ,        𝒦 likewise
+Transformed inputs have the transformed kernel,
+
+    Θ(ρ_X(g)x, ρ_X(g)x') = ρ_K(g) Θ(x, x') ρ_K(g)ᵀ,        𝒦 likewise.
 
 ρ_K moves the positions of outputs. Kernels of outputs without positions are invariant.
+
+On augmented data, permutations therefore pass through functions of the Gram matrices,
+
+    Π(g) F = ρ_K(g) F Π(g) ρ_K(g)ᵀ,        F = F(Θ(𝒳, 𝒳), 𝒦(𝒳, 𝒳)).
+
+For outputs with positions, F acts on the matrix over pairs (sample, position): the inverse of that matrix does not
+consist of the inverses of its parts. Π(g) permutes samples and ρ_K(g) positions, so the two commute. The lemma says
+that Π(g) ⊗ ρ_K(g)ᵀ commutes with Θ(𝒳, 𝒳), hence with every power of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 
-from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._check import function, refusal
 from ntk_equiv._gram import gram, kernel_function
-from ntk_equiv._typing import Inputs, KernelFunction
+from ntk_equiv._positions import apart, joint
+from ntk_equiv._typing import Get, Inputs, KernelFunction
+from ntk_equiv.orbits import AugmentedSet
 from ntk_equiv.reps import GridAction, Representation, check_representation
-from ntk_equiv.theorems._violation import Violation, measured, one_by_one
+from ntk_equiv.theorems._violation import Violation, check_known, compare, iterate
 
-STATEMENTS = {
+KERNELS = {
     "nngp": "NNGP kernel: 𝒦(ρ_X(g)x, ρ_X(g)x') = ρ_K(g) 𝒦(x, x') ρ_K(g)ᵀ",
     "ntk": "neural tangent kernel: Θ(ρ_X(g)x, ρ_X(g)x') = ρ_K(g) Θ(x, x') ρ_K(g)ᵀ",
 }
+FUNCTION = {"F": "function of the Gram matrix: Π(g) F = ρ_K(g) F Π(g) ρ_K(g)ᵀ"}
 
 
 def kernel_transformation(
@@ -71,41 +85,84 @@ def kernel_transformation(
     check_known((x1, x2), "x1")
     kernel_fn = kernel_function(kernel_fn)
     chosen = check_representation(rep_x, "rep_x").elements(elements)
-    kernels = gram(kernel_fn, x1, x2, tuple(STATEMENTS))
+    kernels = gram(kernel_fn, x1, x2, tuple(KERNELS))
     grid = output_grid(rep_x, kernels[0].shape)
 
     def sides() -> Iterator[tuple]:
-        for g in one_by_one(rep_x.group, chosen):
-            moved1, moved2 = _acted(rep_x, g, (x1, x2))
-            yield gram(kernel_fn, moved1, moved2, tuple(STATEMENTS)), both_sides(grid, g, tuple(kernels))
+        for g in iterate(rep_x.group, chosen):
+            moved1, moved2 = _move_both(rep_x, g, (x1, x2))
+            yield gram(kernel_fn, moved1, moved2, tuple(KERNELS)), transform_kernels(grid, g, tuple(kernels))
 
-    return measured(STATEMENTS, rep_x.group, chosen, sides())
+    return compare(KERNELS, rep_x.group, chosen, sides())
 
 
-# Compiled, because on its own every gather and transposition of a new shape is a program of its own.
+def shift_of_permutation(
+    kernel_fn: KernelFunction | tuple, train: AugmentedSet | tuple, F: Callable[..., Any], /, *, get: Get = "ntk"
+) -> Violation:
+    """How far permutations of the augmented set are from passing through F, a function of its Gram matrix.
+
+        Π(g) F = ρ_K(g) F Π(g) ρ_K(g)ᵀ
+
+    Args:
+        kernel_fn: from `ntk_equiv.stax`, from neural-tangents, or any function with the same arguments.
+        train: an augmented set, of a finite group or of one of its subgroups.
+        F: from the matrix Θ(𝒳, 𝒳) to a matrix of the same shape, such as `jnp.linalg.inv` or `jax.scipy.linalg.expm`.
+            Rows and columns count samples or, for outputs with positions, (sample, position) with the positions in
+            row-major order. The inverse does not exist if an element fixes a base sample: see `train.stabilizers()`.
+        get: which matrices F takes: `"ntk"`, `"nngp"`, or several of them as in `("nngp", "ntk")`, in this order.
+
+    Returns:
+        The record; its indices are those of F as an array `[N, N, h, h', w, w']`.
+
+    Raises:
+        ValueError: the set is augmented by elements that are no subgroup, or F returns another shape.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from ntk_equiv import augment, groups, reps, stax, theorems
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(8), stax.Relu(), stax.Dense(1))
+        >>> train = augment(jnp.array([[1., 2., 4.], [0., 1., 5.]]), jnp.zeros(2), reps.regular(groups.cyclic(3)))
+        >>> theorems.shift_of_permutation(kernel_fn, train, jax.scipy.linalg.expm).holds(1e-5)
+        True
+        >>> mixed = lambda K, Theta: jnp.linalg.inv(jnp.eye(6) + Theta) @ K
+        >>> theorems.shift_of_permutation(kernel_fn, train, mixed, get=("nngp", "ntk")).holds(1e-4)
+        True
+        >>> theorems.shift_of_permutation(kernel_fn, train, jnp.triu).holds(1e-4)      # no analytic function
+        False
+    """
+    if not isinstance(train, AugmentedSet):
+        fix = "Make one with `augment(x, y, rep_x)`."
+        raise refusal("train", expected="an augmented set", got=type(train).__name__, fix=fix)
+    check_known((train.base_x, train.base_y), "train")
+    shifts = _permutations(train)
+    kernels = gram(kernel_fn, _samples(train), None, get)
+    kernels = (kernels,) if isinstance(kernels, jax.Array) else tuple(kernels)
+    shape = kernels[0].shape
+    grid = output_grid(train.rep_x, shape)
+    value = apart(_apply(F, [joint(kernel) for kernel in kernels]), shape)
+
+    def sides() -> Iterator[tuple]:
+        for g, shift in shifts.items():
+            yield [value[shift]], transform_kernels(grid, g, (value[:, np.argsort(shift)],))
+
+    return compare(FUNCTION, train.group, tuple(shifts), sides())
+
+
+# Compiled, because outside of jit every gather and transposition of a new shape is compiled by itself.
 @jax.jit
-def _acted(rep_x: Representation, g: Any, x: tuple) -> tuple:
+def _move_both(rep_x: Representation, g: Any, x: tuple) -> tuple:
     x1, x2 = x
     return rep_x(g, x1), None if x2 is None else rep_x(g, x2)
 
 
 @jax.jit
-def both_sides(grid: GridAction, g: Any, kernels: tuple) -> tuple:
-    """ρ_K(g) K ρ_K(g)ᵀ of each kernel."""
+def transform_kernels(grid: GridAction, g: Any, kernels: tuple) -> tuple:
+    """Return ρ_K(g) K ρ_K(g)ᵀ of each kernel."""
     return tuple(grid.both(g, kernel) for kernel in kernels)
 
 
-def check_known(x: Any, argument: str) -> None:
-    """Refuse what a measurement cannot be made of: values that are not known yet, or none at all."""
-    if not is_concrete(x):
-        fix = "A violation is a number on the host: measure it outside of jit, grad and vmap."
-        raise refusal(argument, expected="known values", got="traced ones", fix=fix)
-    if any(leaf.size == 0 for leaf in jax.tree.leaves(x) if hasattr(leaf, "size")):
-        raise refusal(argument, expected="at least one sample", got="none", fix="Pass some.")
-
-
 def output_grid(rep_x: Representation, shape: tuple[int, ...], /) -> GridAction:
-    """ρ_K on the positions of a kernel of this shape, `[n1, n2, h, h', w, w']`."""
+    """Return ρ_K on the positions of a kernel of this shape, `[n1, n2, h, h', w, w']`."""
     positions = shape[2:]
     if len(positions) % 2 or positions[::2] != positions[1::2]:
         fix = "Every axis of positions comes twice in a row, once for each of the two inputs."
@@ -116,3 +173,31 @@ def output_grid(rep_x: Representation, shape: tuple[int, ...], /) -> GridAction:
         expected = f"a network with outputs on a grid that {rep_x} acts on"
         fix = f"The network does not respect the symmetry. In detail: {error}"
         raise refusal("kernel_fn", expected=expected, got=f"outputs on a grid {positions[::2]}", fix=fix) from None
+
+
+def _permutations(train: AugmentedSet) -> dict[int, np.ndarray]:
+    """Return π_g for the elements of the subgroup that augments."""
+    if train.elements is None:
+        train.permutation(0)  # refuses, and says why
+    assert train.elements is not None
+    return dict(zip(train.elements, np.asarray(_all_permutations(train, np.array(train.elements))), strict=True))
+
+
+@jax.jit
+def _all_permutations(train: AugmentedSet, elements: jax.Array) -> jax.Array:
+    return jax.vmap(train.permutation)(elements)
+
+
+@jax.jit
+def _samples(train: AugmentedSet) -> Inputs:
+    return train.x
+
+
+def _apply(F: Callable[..., Any], matrices: list[jax.Array]) -> np.ndarray:
+    """Return F of the matrices, or refuse a function that returns no such matrix."""
+    value = np.asarray(function(F, "F")(*matrices))
+    if value.shape != matrices[0].shape:
+        expected = f"a function that returns a matrix {matrices[0].shape}"
+        fix = "It is given Gram matrices over all pairs (sample, position), and returns one of the same shape."
+        raise refusal("F", expected=expected, got=f"shape {value.shape}", fix=fix)
+    return value

@@ -1,19 +1,23 @@
-"""What a theorem that was measured looks like: both sides compared, for all elements of a group.
+"""The record of a measured theorem: both sides of its equation compared, for all elements of a group.
 
     violation of g    max |left(g) − right(g)| over all entries
     scale             max of |left(g)| and |right(g)| over all entries and all g
 
-A statement about several arrays (both kernels of a network) has one part for each, with its own scale; the part with
-the largest ratio of the two stands for the whole.
+A statement about several arrays (both kernels of a network) has one part for each, with its own scale. The part whose
+violation is largest relative to its scale stands for the whole.
 """
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
+from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
+
+Group = FiniteGroup | ContinuousGroup
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -22,13 +26,13 @@ class Violation:
 
     Attributes:
         statement: what was checked.
-        part: the array it is about, such as "ntk".
+        part: the array that was compared, such as "ntk".
         group: the label of the group.
-        elements: the elements it was checked for; for a continuous group, their numbers in the sample.
+        elements: the elements it was checked for; for a continuous group, their numbers among those drawn.
         names: their names.
         by_element: the largest violation for each element.
-        entries: where it occurs in the arrays, for each element.
-        scale: the largest entry of either side, which violations should be read against.
+        entries: the entry of the arrays where it occurs, for each element.
+        scale: the largest entry of either side, with which violations should be compared.
         parts: the records of all arrays that were compared; this record is the worst of them.
 
     Example:
@@ -94,7 +98,7 @@ class Violation:
         return self.entries[self._worst]
 
     def holds(self, tol: float, /) -> bool:
-        """Whether the largest violation is at most `tol` times the scale. Never, if it is not a number."""
+        """Return whether the largest violation is at most `tol` times the scale; False if it is not a number."""
         return _is_within(self.largest, tol * self.scale)
 
     def violating(self, tol: float, /) -> tuple[str, ...]:
@@ -114,26 +118,35 @@ class Violation:
 
     @property
     def _worst(self) -> int:
-        return int(np.argmax(self.by_element))  # the first that is not a number, if one is not
+        return int(np.argmax(self.by_element))  # NaN counts as the largest
 
 
 def _is_within(size: float, limit: float) -> bool:
-    """Whether a violation is a number, and not too large: an infinite one is not excused by an infinite scale."""
+    """Return whether a violation is finite and not too large: an infinite scale does not excuse an infinite one."""
     return bool(np.isfinite(size)) and size <= limit
 
 
-def one_by_one(group: FiniteGroup | ContinuousGroup, elements: Any) -> Iterable[Any]:
-    """Elements, as `Representation.elements` gives them, to loop over: whole numbers on the host, or matrices."""
+def check_known(x: Any, argument: str) -> None:
+    """Refuse what cannot be measured: values that are not known yet, or no samples at all."""
+    if not is_concrete(x):
+        fix = "A violation is a number on the host: measure it outside of jit, grad and vmap."
+        raise refusal(argument, expected="known values", got="traced ones", fix=fix)
+    if any(leaf.size == 0 for leaf in jax.tree.leaves(x) if hasattr(leaf, "size")):
+        raise refusal(argument, expected="at least one sample", got="none", fix="Pass some.")
+
+
+def iterate(group: Group, elements: Any) -> Iterable[Any]:
+    """Return elements, as `Representation.elements` gives them, to loop over: `int` numbers, or matrices."""
     return elements.tolist() if isinstance(group, FiniteGroup) else elements
 
 
-def measured(
+def compare(
     statements: Mapping[str, str],
-    group: FiniteGroup | ContinuousGroup,
+    group: Group,
     elements: Any,
     sides: Iterable[tuple[Sequence[Any], Sequence[Any]]],
 ) -> Violation:
-    """The record of what was compared.
+    """Compare both sides of statements for all elements.
 
     Args:
         statements: for each part its name and what is stated about it.
@@ -141,7 +154,7 @@ def measured(
         elements: as `Representation.elements` gives them.
         sides: for each element the left and the right sides, one array for each part.
     """
-    rows = [[_compared(*pair) for pair in zip(left, right, strict=True)] for left, right in sides]
+    rows = [[_compare_arrays(*pair) for pair in zip(left, right, strict=True)] for left, right in sides]
     if isinstance(group, FiniteGroup):
         numbers = tuple(int(g) for g in elements)
         names = tuple(group.names[g] for g in numbers)
@@ -156,8 +169,8 @@ def measured(
     return dataclasses.replace(worst, parts=tuple(parts))
 
 
-def _compared(left: Any, right: Any) -> tuple[float, tuple[int, ...], float]:
-    """The largest difference of two arrays, where it is, and the largest entry."""
+def _compare_arrays(left: Any, right: Any) -> tuple[float, tuple[int, ...], float]:
+    """Return the largest difference of two arrays, where it is, and the largest entry."""
     left, right = (np.asarray(side) for side in (left, right))
     if not (np.issubdtype(left.dtype, np.inexact) and np.issubdtype(right.dtype, np.inexact)):
         left, right = left.astype(float), right.astype(float)  # small and unsigned integers do not subtract safely

@@ -43,7 +43,7 @@ def ensemble(name, k, seed=0, vector=False):
 @settings(max_examples=12)
 @given(st.integers(0, 10**6), st.sampled_from(["relu", "erf", "standard"]), st.floats(0.01, 300.0))
 def test_nothing_is_below_the_measured_error(seed, name, t):
-    """A hundred random problems."""
+    """On random problems, at early and late times."""
     ens, rng = ensemble(name, 3, seed), np.random.default_rng(seed + 1)
     x = jnp.asarray(rng.normal(size=(8, 2)) * np.geomspace(0.1, 5, 8)[:, None])
     bound = bounds.continuous_group_bound(ens, groups.SO2, x, t)
@@ -69,8 +69,8 @@ def test_the_certificate_closes_on_the_truth():
     assert (continuous := bounds.continuous_group_bound(ens, groups.SO2, TEST, 2.0)).certified
     assert (continuous.upper > 5 * measured.lower).all()
     # The element that is named attains it.
-    for point, element, lower in zip(TEST, found.elements, found.lower, strict=True):
-        both = ens.mean(jnp.stack([point, jnp.asarray(element) @ point]), 2.0)
+    for sample, element, lower in zip(TEST, found.elements, found.lower, strict=True):
+        both = ens.mean(jnp.stack([sample, jnp.asarray(element) @ sample]), 2.0)
         assert_close(np.abs(both[1] - both[0]), lower, {"float64": 1e-9})
     few = bounds.certified_continuous_deviation(ens, groups.SO2, TEST, 2.0, rtol=1e-6, max_cells=50)
     assert (few.cells <= 50).all()
@@ -108,7 +108,7 @@ def test_the_papers_form_is_valid_and_looser():
 
 
 def test_labels_that_transform():
-    """The extra term: the nearest element for points is used for labels too."""
+    """The extra term: the nearest element for samples is used for labels too."""
     ens = ensemble("relu", 3, vector=True)
     bound = bounds.continuous_group_bound(ens, groups.SO2, TEST, 2.0, rep_y=groups.SO2)
     assert_close(bound.rotation, 2 * np.sin(np.pi / 6) * np.linalg.norm(ens.mean(TEST, 2.0), axis=1))

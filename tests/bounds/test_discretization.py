@@ -9,9 +9,6 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from ntk_equiv import bounds, groups, reps
-from ntk_equiv.bounds._cells import angles_between, cells
-from ntk_equiv.bounds._discretization import covering_angle
-from ntk_equiv.bounds._weights import weights
 
 
 def plane(*frequencies):
@@ -65,6 +62,12 @@ def test_covering_angles(which, degrees):
     assert abs(found.upper - 2 * np.sin(found.angle / 2)) < 1e-12
 
 
+def angles_between(left, right):
+    """The angle of each rotation on the left with each on the right, from the length of the difference."""
+    chord = np.linalg.norm(left[:, None] - right[None], axis=(2, 3)) / np.sqrt(8)
+    return 2 * np.arcsin(np.minimum(chord, 1))
+
+
 @functools.cache
 def rotations(count):
     return Rotation.from_quat(np.random.default_rng(0).normal(size=(count, 4))).as_matrix()
@@ -74,7 +77,7 @@ def rotations(count):
 def test_covering_angles_against_brute_force(which):
     """No rotation is further away; and climbing from the furthest of many gets there."""
     group = groups.SO3.finite(which).matrices
-    angle = covering_angle(group)
+    angle = bounds.discretization_error(groups.SO3, group).angle
     away = angles_between(rotations(20_000), group).min(axis=1)
     assert away.max() <= angle + 1e-9
     best, rng = rotations(20_000)[np.argmax(away)], np.random.default_rng(1)
@@ -109,21 +112,28 @@ def test_reflections():
 
 
 def test_frequencies():
-    np.testing.assert_array_equal(weights(plane(0, 3, 1)), [0, 1, 3])
-    np.testing.assert_array_equal(weights(TENSORS), [0, 1, 2])
-    np.testing.assert_array_equal(weights(reps.trivial(groups.SO3)), [0])
+    np.testing.assert_array_equal(bounds.frequencies(plane(0, 3, 1)), [0, 1, 3])
+    np.testing.assert_array_equal(bounds.frequencies(TENSORS), [0, 1, 2])
+    np.testing.assert_array_equal(bounds.frequencies(reps.trivial(groups.SO3)), [0])
 
 
 @pytest.mark.parametrize("group", [groups.SO2, groups.SO3])
 def test_cells_cover_the_group(group):
     """Every rotation lies in the radius of a cell, at each of three levels; and not all in much less."""
-    parts = cells(group)
+    parts = bounds.cover_group(group)
     sample = np.asarray(group.sample(jax.random.key(1), 300))
     for _ in range(3):
         parts = parts.split()
         within = angles_between(sample, parts.elements) / parts.radius[None]
         assert within.min(axis=1).max() <= 1 + 1e-9
     assert within.min(axis=1).max() > 0.5
+
+
+def test_actions_may_be_written_in_numpy():
+    rep = reps.matrix(groups.SO2, lambda R: np.kron(np.eye(2), R))
+    found = bounds.discretization_error(rep, groups.SO2.finite(4))
+    assert abs(float(found) - 2 * np.sin(np.pi / 8)) < 1e-9
+    assert found.converged
 
 
 def test_refusals():

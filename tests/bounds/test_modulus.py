@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ntk_equiv import stax
-from ntk_equiv.bounds._modulus import check_certified, largest_increase
+from ntk_equiv import InfiniteEnsemble, bounds, groups, stax
 
 ACTIVATIONS = {"relu": stax.Relu(), "leaky": stax.LeakyRelu(0.2), "abs": stax.Abs(), "erf": stax.Erf()}
 Q1, Q2, BETA = np.array([1.0, 1.0, 0.2, 0.7, 3.0]), np.array([1.0, 2.5, 1.0, 0.7, 3.0]), [0.01, 0.1, 0.4, 1.2, 3.0]
@@ -26,7 +25,7 @@ def network(name, depth):
 )
 def test_the_modulus_is_the_supremum(name, depth):
     kernel_fn = network(name, depth)
-    lower, upper = largest_increase(kernel_fn, jnp.asarray(Q1), jnp.asarray(Q2), jnp.asarray(BETA))
+    lower, upper = bounds.kernel_modulus(kernel_fn, jnp.asarray(Q1), jnp.asarray(Q2), jnp.asarray(BETA))
     theta = np.pi * np.arange(STEPS + 1) / STEPS
     wide = np.broadcast_to(theta, (len(Q1), STEPS + 1))
     h = np.asarray(kernel_fn.radial(jnp.asarray(Q1)[:, None], jnp.asarray(Q2)[:, None], jnp.cos(wide), "ntk"))
@@ -56,18 +55,23 @@ def test_random_vectors_stay_below():
         kernel_fn(jnp.asarray(x), jnp.asarray(a), "ntk") - kernel_fn(jnp.asarray(x), jnp.asarray(b), "ntk")
     )[0]
     q1, q2 = np.full(200, np.mean(x**2)), np.mean(a**2, axis=1)
-    _, upper = largest_increase(kernel_fn, jnp.asarray(q1), jnp.asarray(q2), jnp.asarray(beta))
+    _, upper = bounds.kernel_modulus(kernel_fn, jnp.asarray(q1), jnp.asarray(q2), jnp.asarray(beta))
     assert (change <= upper * (1 + 1e-9) + 1e-13).all()
 
 
 def test_it_is_of_first_order_for_relu_too():
     beta = jnp.array([0.1, 0.01, 0.1, 0.1, 0.1])
-    _, upper = largest_increase(network("relu", 2), jnp.ones(5), jnp.ones(5), beta)
+    _, upper = bounds.kernel_modulus(network("relu", 2), jnp.ones(5), jnp.ones(5), beta)
     assert 9.5 < upper[0] / upper[1] < 10.5
 
 
 def test_kernels_without_certificate_are_refused():
-    with pytest.raises(ValueError, match="certified kernel"):
-        check_certified(stax.serial(stax.Conv(1, (2, 2)), stax.Flatten(), stax.Dense(1))[2])
-    with pytest.raises(ValueError, match="without a certificate"):
-        check_certified(lambda x1, x2, get: x1)
+    x = jnp.ones((1, 2, 2, 1))
+    convolutional = stax.serial(stax.Conv(1, (2, 2)), stax.Flatten(), stax.Dense(1))[2]
+    for kernel_fn, reason in (
+        (convolutional, "one with "),
+        (lambda x1, x2=None, get=None: convolutional(x1, x2, get), "one without a certificate"),
+    ):
+        ens = InfiniteEnsemble(kernel_fn, (x, jnp.ones(1)))
+        with pytest.raises(ValueError, match=f"certified kernel, got {reason}"):
+            bounds.certified_continuous_deviation(ens, groups.SO2, x, 1.0)

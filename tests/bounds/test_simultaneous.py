@@ -1,4 +1,4 @@
-"""Many points at once: valid whatever the correlations, exact where the law is sampled."""
+"""Many samples at once: valid for any correlations, exact where the law is sampled."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ ROTATION = np.linalg.qr(np.random.default_rng(3).normal(size=(4, 4)))[0]
 
 
 def correlated(strength):
-    """A covariance with these variances; the last point never deviates."""
+    """A covariance with these variances; the last sample never deviates."""
     scale = np.sqrt(VARIANCE)
     return scale[:, None] * scale * (strength + (1 - strength) * np.eye(4))
 
@@ -25,7 +25,7 @@ def test_sizes_suffice_and_are_ordered(strength, epsilon, key):
     sidak, union = (bounds.simultaneous_ensemble_size(VARIANCE, 0.02, epsilon, method=m) for m in ("sidak", "union"))
     assert sampled.lower <= sidak <= union
     if strength == 0:
-        assert sampled.lower <= sidak <= sampled.upper  # independent points attain it
+        assert sampled.lower <= sidak <= sampled.upper  # independent samples attain it
     draws = np.random.default_rng(1).multivariate_normal(np.zeros(4), correlated(strength), size=100_000)
     error = 4 * np.sqrt(epsilon * (1 - epsilon) / len(draws))
     assert np.mean(np.abs(draws).max(axis=1) > 0.02 * np.sqrt(sidak)) <= epsilon + error
@@ -40,7 +40,7 @@ def test_sizes_are_the_smallest(method):
     assert bounds.simultaneous_probability(VARIANCE, members - 1, 0.02, method=method) > 0.05
 
 
-def test_one_point_is_the_single_law():
+def test_one_sample_is_the_single_law():
     assert bounds.simultaneous_ensemble_size([2.0], 0.1, 0.05) == bounds.min_ensemble_size(2.0, 0.1, 0.05)
     assert bounds.simultaneous_ensemble_size([0.0, 0.0], 0.1, 0.05) == 1
 
@@ -53,7 +53,7 @@ def test_channels(norm, key):
     assert bounds.simultaneous_ensemble_size([1.0], 0.05, 0.1, channels=3, norm=norm) == expected
 
 
-def test_tolerances_for_each_point():
+def test_tolerances_for_each_sample():
     both = bounds.simultaneous_ensemble_size([1.0, 4.0], [0.1, 0.2], 0.05)
     assert both == bounds.simultaneous_ensemble_size([1.0, 1.0], 0.1, 0.05)
 

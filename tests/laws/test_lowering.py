@@ -6,7 +6,6 @@ import pytest
 from jax import export
 
 from ntk_equiv import InfiniteEnsemble, augment, bounds, filters, groups, reps, stax
-from ntk_equiv.bounds._modulus import largest_increase
 
 IMAGES = jnp.ones((2, 5, 5, 2), jnp.float32)
 VECTORS = jnp.ones((2, 3), jnp.float32)
@@ -43,7 +42,7 @@ COMPUTATIONS = {
     "distances": (groups.SO3.distance, (jnp.eye(3), jnp.eye(3))),
     "ensemble sizes": (lambda v: bounds.min_ensemble_size(v, 0.1, 0.05, channels=3), (jnp.ones(2),)),
     "modulus of a kernel": (
-        largest_increase,
+        bounds.kernel_modulus,
         (stax.serial(stax.Dense(1), stax.Relu(), stax.Dense(1))[2], *[jnp.ones(2)] * 3),
     ),
     "augmented data": (lambda x, y: augment(x, y, TURNS).x, (IMAGES, jnp.zeros(2))),

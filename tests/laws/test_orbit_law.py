@@ -1,4 +1,4 @@
-"""The predicted equivariance error against wide networks, each trained by gradient descent of its own weights.
+"""The predicted equivariance error against wide networks, each trained by gradient descent of its own parameters.
 
 Members deviate as predicted, and ensembles √M times less: the paper's Figure 1. A network of width w follows the theory
 up to O(1/w); the allowance is stated beside the standard error of the draw.
@@ -19,16 +19,16 @@ def test_trained_networks_deviate_as_predicted(key):
     turn = reps.matrix(groups.SO2.finite(3))
     train = augment(jnp.array([[1.0, 0.3]], jnp.float32), jnp.array([[1.5]], jnp.float32), turn)
     x_test = jnp.array([[0.5, -0.8]], jnp.float32)
-    points, labels, orbit = train.x, train.y, turn.orbit(x_test)[:, 0]
+    x_train, labels, orbit = train.x, train.y, turn.orbit(x_test)[:, 0]
 
     def loss(params):
-        return 0.5 * jnp.sum((apply_fn(params, points) - labels) ** 2)
+        return 0.5 * jnp.sum((apply_fn(params, x_train) - labels) ** 2)
 
     def outcome(key):
         def step(params, _):
             return jax.tree.map(lambda p, g: p - RATE * g, params, jax.grad(loss)(params)), None
 
-        return apply_fn(jax.lax.scan(step, init_fn(key, points.shape)[1], length=STEPS)[0], orbit)[:, 0]
+        return apply_fn(jax.lax.scan(step, init_fn(key, x_train.shape)[1], length=STEPS)[0], orbit)[:, 0]
 
     outputs = np.asarray(jax.lax.map(outcome, jax.random.split(key, MEMBERS), batch_size=64), dtype=float)
     ens = InfiniteEnsemble(kernel_fn, train, filters.gradient_descent(RATE), method="dense")

@@ -30,7 +30,7 @@ def test_the_table_of_cases_is_large_enough() -> None:
 
 @every_case
 def test_kernel_transformation(name, dtype) -> None:
-    """On augmented points: copies of a point are where activations are least smooth."""
+    """On augmented samples: copies of a sample are where activations are least smooth."""
     case = CASES[name]
     found = theorems.kernel_transformation(case.kernel_fn, case.rep, case.points(2, dtype))
     assert [part.part for part in found.parts] == ["nngp", "ntk"]

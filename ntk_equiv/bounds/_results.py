@@ -1,6 +1,6 @@
-"""What is not known exactly, and how well it is known: samples with their error, enclosures from two sides.
+"""Records of results that are not known exactly: sampled numbers with an interval, and enclosures from two sides.
 
-Both stand for a number (or an array of them) in arithmetic and comparisons.
+Both stand for a number (or an array of numbers) in arithmetic and comparisons.
 """
 
 import dataclasses
@@ -14,8 +14,8 @@ import scipy.special
 CONFIDENCE = 0.999
 
 
-class _Number(np.lib.mixins.NDArrayOperatorsMixin, ABC):
-    """Something that counts as its `value` wherever a number is wanted."""
+class _NumberLike(np.lib.mixins.NDArrayOperatorsMixin, ABC):
+    """A record that counts as one of its values wherever a number is wanted."""
 
     @property
     @abstractmethod
@@ -25,7 +25,7 @@ class _Number(np.lib.mixins.NDArrayOperatorsMixin, ABC):
         return np.array(self._value, dtype=dtype)
 
     def __array_ufunc__(self, ufunc: Callable, method: str, *inputs: Any, **settings: Any) -> Any:
-        plain = (np.asarray(value) if isinstance(value, _Number) else value for value in inputs)
+        plain = (np.asarray(value) if isinstance(value, _NumberLike) else value for value in inputs)
         return getattr(ufunc, method)(*plain, **settings)
 
     def __float__(self) -> float:
@@ -36,8 +36,8 @@ class _Number(np.lib.mixins.NDArrayOperatorsMixin, ABC):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sampled(_Number):
-    """A number, or an array of them, estimated from random draws.
+class Sampled(_NumberLike):
+    """A number, or an array of numbers, estimated from random draws.
 
     Attributes:
         value: the estimate.
@@ -63,7 +63,7 @@ class Sampled(_Number):
     samples: int
 
     def __repr__(self) -> str:
-        value, lower, upper = (_shown(v) for v in (self.value, self.lower, self.upper))
+        value, lower, upper = (_format(v) for v in (self.value, self.lower, self.upper))
         interval = f"within [{lower}, {upper}] with confidence {self.confidence}"
         return f"<{value}, {interval}, from {self.samples} samples>"
 
@@ -73,18 +73,22 @@ class Sampled(_Number):
 
     @classmethod
     def probability(cls, hits: np.ndarray, samples: int, confidence: float = CONFIDENCE) -> "Sampled":
-        """The probability of an event that `hits` of the draws were, with the interval of Clopper and Pearson."""
+        """Return the probability of an event that happened in `hits` of the draws, with Clopper and Pearson's interval.
+
+        The interval is exact for the binomial law of `hits`.
+        """
         doubt = (1 - confidence) / 2
         with np.errstate(invalid="ignore"):
+            # Without hits, or with nothing but hits, one end is known and the beta law has no such quantile.
             lower = np.where(hits > 0, scipy.special.betaincinv(np.maximum(hits, 1), samples - hits + 1, doubt), 0.0)
             above = scipy.special.betaincinv(hits + 1, np.maximum(samples - hits, 1), 1 - doubt)
         return cls(hits / samples, lower, np.where(hits < samples, above, 1.0), confidence, samples)
 
     @classmethod
     def quantile(cls, draws: np.ndarray, epsilon: float, confidence: float = CONFIDENCE) -> "Sampled":
-        """What non-negative draws (first axis) exceed with probability ε, with an interval between order statistics.
+        """Return what non-negative draws (first axis) exceed with probability ε, between two order statistics.
 
-        The interval holds for any law; its upper end is infinite if there are too few draws to tell.
+        The interval holds for any law. Its upper end is infinite if there are too few draws to tell.
         """
         samples, doubt = len(draws), (1 - confidence) / 2
         ordered = np.concatenate([np.zeros_like(draws[:1]), np.sort(draws, axis=0), np.full_like(draws[:1], np.inf)])
@@ -96,21 +100,21 @@ class Sampled(_Number):
 
     @classmethod
     def mean(cls, draws: np.ndarray, confidence: float = CONFIDENCE) -> "Sampled":
-        """The mean of draws (first axis), with an interval of as many standard errors as a Gaussian needs."""
+        """Return the mean of draws (first axis), with an interval of as many standard errors as a Gaussian needs."""
         value, samples = draws.mean(axis=0), len(draws)
         error = -scipy.special.ndtri((1 - confidence) / 2) * draws.std(axis=0, ddof=1) / np.sqrt(samples)
         return cls(value, value - error, value + error, confidence, samples)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Enclosure(_Number):
-    """A number, or an array of them, between two others. It counts as the upper one.
+class Enclosure(_NumberLike):
+    """A number, or an array of numbers, between two others. It counts as the upper one.
 
     Attributes:
         lower: attained by an element of the group that was evaluated.
         upper: exceeded by no element.
         certified: whether that is proven, up to rounding, rather than estimated.
-        converged: whether the two are as close as was asked for, of each entry where there are several.
+        converged: whether the two are as close as was asked for; one answer for each entry where there are several.
 
     Example:
         >>> import numpy as np
@@ -127,20 +131,20 @@ class Enclosure(_Number):
     lower: Any
     upper: Any
     certified: bool
-    converged: Any = dataclasses.field(default=True, kw_only=True)
+    converged: bool | np.bool_ | np.ndarray = dataclasses.field(default=True, kw_only=True)
 
     def __repr__(self) -> str:
         kind = "certified" if self.certified else "estimated"
         wide, count = int(np.sum(~np.asarray(self.converged, bool))), np.size(self.converged)
-        said = (", wider than asked for" if count == 1 else f", {wide} of {count} wider than asked for") if wide else ""
-        return f"<between {_shown(self.lower)} and {_shown(self.upper)}, {kind}{said}>"
+        note = (", wider than asked for" if count == 1 else f", {wide} of {count} wider than asked for") if wide else ""
+        return f"<between {_format(self.lower)} and {_format(self.upper)}, {kind}{note}>"
 
     @property
     def _value(self) -> np.ndarray:
         return np.asarray(self.upper)
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if np.ndim(value) == 0:
         return str(value) if isinstance(value, int) else f"{float(value):.3g}"
     return np.array2string(np.asarray(value), precision=3, threshold=6, separator=", ")
