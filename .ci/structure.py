@@ -4,7 +4,8 @@
 
 Counted are the modules, imports of another part's private modules, parameters typed `Any`, and for a few calls, each
 made for the first time and once more: files and functions entered, changes of file from one call of a function to the
-next, and checks of arguments. Functions that JAX calls while it traces count as well; those of other libraries do not.
+next, and checks of arguments. Functions that JAX calls while it traces count as well; those of other libraries do not,
+nor do comprehensions and lambdas.
 """
 
 import ast
@@ -37,11 +38,11 @@ def walk(call: Callable[[], Any]) -> dict[str, int]:
     def note(frame: Any, event: str, _: Any) -> None:
         nonlocal last
         code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(str(PACKAGE)):
+        if event != "call" or not code.co_filename.startswith(str(PACKAGE)) or code.co_name.startswith("<"):
             return
         files.add(code.co_filename)
         functions.add((code.co_filename, code.co_name, code.co_firstlineno))
-        if code.co_filename == str(CHECKS) and code.co_name not in LOOKS and not code.co_name.startswith("<"):
+        if code.co_filename == str(CHECKS) and code.co_name not in LOOKS:
             counts["checks of arguments"] += 1
         counts["of finiteness"] += code.co_name in FINITE
         counts["changes of file"] += code.co_filename != last

@@ -21,7 +21,6 @@ from jaxtyping import Float
 from ntk_equiv._check import is_concrete, is_number, positive_integer, real_array, refusal, shown
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, Scalar
-from ntk_equiv.filters._scalar_functions import as_floats, inverse_where, saturation, slope, take_bit
 
 END = float("inf")
 T = TypeVar("T")
@@ -90,10 +89,10 @@ class GradientFlow(Filter):
 
     def __call__(self, lam: Any, t: Any, /) -> jax.Array:
         """(1 − e^(−ηλt)) / λ."""
-        lam, t = as_floats(lam, t)
+        lam, t = _as_floats(lam, t)
         ended = jnp.isinf(self.learning_rate * t)
         elapsed = self.learning_rate * jnp.where(ended, 0, t)
-        return inverse_where(ended, lam, elapsed * saturation(elapsed * lam))
+        return _inverse_where(ended, lam, elapsed * _saturation(elapsed * lam))
 
 
 def gradient_flow(learning_rate: Scalar = 1.0) -> Filter:
@@ -119,14 +118,14 @@ class GradientDescent(Filter):
 
     def __call__(self, lam: Any, t: Any, /) -> jax.Array:
         """(1 − (1 − ηλ)^t) / λ."""
-        lam, t = as_floats(lam, t)
+        lam, t = _as_floats(lam, t)
         step = self.learning_rate * lam
         steps = jnp.where(jnp.isinf(t), 0, t)
         # Where a step is small, the power is close to one and its logarithm is what is known precisely.
         small, large = jnp.where(step < 0.5, step, 0), jnp.where(step < 0.5, 1, step)
-        gradual = steps * saturation(-steps * jnp.log1p(-small)) * slope(small)
+        gradual = steps * _saturation(-steps * jnp.log1p(-small)) * _slope(small)
         abrupt = (1 - jnp.power(1 - large, steps)) / large
-        phi = inverse_where(jnp.isinf(t), lam, self.learning_rate * jnp.where(step < 0.5, gradual, abrupt))
+        phi = _inverse_where(jnp.isinf(t), lam, self.learning_rate * jnp.where(step < 0.5, gradual, abrupt))
         return jnp.where(jnp.isinf(t) & (lam >= self.largest_eigenvalue), jnp.nan, phi)
 
     @property
@@ -161,13 +160,13 @@ class Momentum(Filter):
 
     def __call__(self, lam: Any, t: Any, /) -> jax.Array:
         """φ_t of the recursion, by squaring its step: 64 products whatever t is."""
-        lam, t = jnp.broadcast_arrays(*as_floats(lam, t))
+        lam, t = jnp.broadcast_arrays(*_as_floats(lam, t))
         steps = jnp.where(jnp.isinf(t), 0, t)
         # With v = φ_k − φ_(k−1), a step takes (φ, v) to M (φ, v) + c, and no large numbers cancel in powers of M.
         z, beta, zero = self.learning_rate * lam, jnp.full_like(lam, self.beta), jnp.zeros_like(lam)
         M, c = ((1 - z, beta), (-z, beta)), (zero + self.learning_rate,) * 2
-        _, _, (phi, _), _ = jax.lax.fori_loop(0, 64, take_bit, (M, c, (zero, zero), steps))
-        phi = inverse_where(jnp.isinf(t), lam, phi)
+        _, _, (phi, _), _ = jax.lax.fori_loop(0, 64, _take_bit, (M, c, (zero, zero), steps))
+        phi = _inverse_where(jnp.isinf(t), lam, phi)
         return jnp.where(jnp.isinf(t) & (lam >= self.largest_eigenvalue), jnp.nan, phi)
 
     @property
@@ -232,8 +231,8 @@ class Converged(Filter):
 
     def __call__(self, lam: Any, t: Any, /) -> jax.Array:
         """1 / λ, infinite at 0."""
-        lam, t = jnp.broadcast_arrays(*as_floats(lam, t))
-        return inverse_where(jnp.full_like(t, True, dtype=bool), lam, lam)
+        lam, t = jnp.broadcast_arrays(*_as_floats(lam, t))
+        return _inverse_where(jnp.full_like(t, True, dtype=bool), lam, lam)
 
     @property
     def shift_at_end(self) -> Any:
@@ -268,7 +267,7 @@ class Custom(Filter):
 
     def __call__(self, lam: Any, t: Any, /) -> jax.Array:
         """The function's value."""
-        return jnp.asarray(self.function(*as_floats(lam, t)))
+        return jnp.asarray(self.function(*_as_floats(lam, t)))
 
 
 def custom(function: Callable[[Any, Any], Any]) -> Filter:
@@ -322,3 +321,51 @@ def _check_friction(beta: Scalar) -> Scalar:
         fix = "Without friction, at 1, the ball would roll for ever."
         raise refusal("beta", expected="at least 0 and below 1", got=repr(beta), fix=fix)
     return beta
+
+
+# The scalar functions that filters are made of, precise where their textbook forms are not:
+#
+#     (1 − e^(−u))/u     `_saturation`      gradient flow, and descent in small steps
+#     −log(1 − z)/z      `_slope`           descent in small steps: (1 − z)^t = e^(−tz·slope(z))
+#     M^t by squaring    `_take_bit`        momentum, one bit of t at a time
+#     1/λ at t = ∞       `_inverse_where`   all of them
+#
+# Functions with a `where` evaluate both branches at harmless values, because the derivative of a branch that is not
+# taken must be finite too.
+
+
+def _as_floats(lam: Any, t: Any) -> tuple[jax.Array, jax.Array]:
+    """Return both in the precision of λ."""
+    lam = jnp.asarray(lam)
+    lam = lam if jnp.issubdtype(lam.dtype, jnp.inexact) else lam.astype(float)
+    return lam, jnp.asarray(t, lam.dtype)
+
+
+def _inverse_where(ended: jax.Array, lam: jax.Array, value: jax.Array) -> jax.Array:
+    """Return 1/λ where training has ended, `value` elsewhere."""
+    positive = jnp.where(lam > 0, lam, 1)
+    return jnp.where(ended, jnp.where(lam > 0, 1 / positive, jnp.inf), value)
+
+
+def _saturation(u: jax.Array) -> jax.Array:
+    """Return (1 − e^(−u))/u, smooth at 0."""
+    away = jnp.where(u < 1e-3, 1, u)
+    near = jnp.where(u < 1e-3, u, 0)
+    return jnp.where(u < 1e-3, 1 - near / 2 * (1 - near / 3 * (1 - near / 4)), -jnp.expm1(-away) / away)
+
+
+def _slope(z: jax.Array) -> jax.Array:
+    """Return −log(1 − z)/z for z < 1, smooth at 0."""
+    away = jnp.where(z < 1e-3, 0.5, z)
+    near = jnp.where(z < 1e-3, z, 0)
+    series = 1 + near * (1 / 2 + near * (1 / 3 + near * (1 / 4 + near / 5)))
+    return jnp.where(z < 1e-3, series, -jnp.log1p(-away) / away)
+
+
+def _take_bit(_: Any, carry: tuple) -> tuple:
+    """Use one bit of the number of steps: take the step if the bit is set, then make the step twice as long."""
+    ((a, b), (c, d)), (p, q), (u, v), steps = carry
+    odd = jnp.mod(steps, 2) == 1
+    u, v = jnp.where(odd, a * u + b * v + p, u), jnp.where(odd, c * u + d * v + q, v)
+    twice = ((a * a + b * c, b * (a + d)), (c * (a + d), d * d + b * c))
+    return twice, (a * p + b * q + p, c * p + d * q + q), (u, v), jnp.floor(steps / 2)

@@ -166,11 +166,6 @@ class GramBlocks:
     noise: jax.Array
 
     @property
-    def irreps(self) -> dict[int, WeightedIrrep]:
-        """All irreps of the group by their numbers, those without a block too."""
-        return dict(enumerate(irreps_of(self.data.group)))
-
-    @property
     def has_nngp(self) -> bool:
         """Whether all blocks have the NNGP kernel too."""
         return all(block.nngp is not None for block in self.blocks.values())
@@ -182,13 +177,15 @@ class GramBlocks:
 
     def __iter__(self) -> Iterator[tuple[WeightedIrrep, Block]]:
         """Go through the blocks, each with its irrep."""
+        irreps = irreps_of(self.data.group)
         for number, block in sorted(self.blocks.items()):
-            yield self.irreps[number], block
+            yield irreps[number], block
 
     def with_labels(self, labels: jax.Array) -> "GramBlocks":
         """Return the same blocks with other labels [order, (i, p), channels] in the frame of their element."""
+        irreps = irreps_of(self.data.group)
         blocks = {
-            number: dataclasses.replace(block, labels=_labels_in_basis(block.solved, self.irreps[number], labels))
+            number: dataclasses.replace(block, labels=_labels_in_basis(block.solved, irreps[number], labels))
             for number, block in self.blocks.items()
         }
         return dataclasses.replace(self, blocks=blocks)
@@ -226,11 +223,11 @@ def solve_blocks(
         known: blocks that are solved already, and are only completed.
         inverse_shift: if (B + shift)⁻¹ is the only function of the blocks that will be needed, the shift.
     """
-    wanted = tuple(wanted)
-    _check_memory(data, solver, wanted, len(get))
-    theta = _HalfBlocks(data, tuple(number for number in wanted if number not in known))
-    other = _HalfBlocks(data, wanted)
-    identity = 0 if data.group is None else data.group.identity
+    wanted, irreps, group = tuple(wanted), irreps_of(data.group), data.group
+    _check_memory(data, solver, [irreps[number] for number in wanted], len(get))
+    theta = _HalfBlocks(irreps, tuple(number for number in wanted if number not in known))
+    other = _HalfBlocks(irreps, wanted)
+    identity = 0 if group is None else group.identity
     row_sums: Any = 0
     for elements, factors, kernels in _evaluate_kernels(kernel, data, get):
         row_sums = row_sums + _row_sums(kernels[0], factors)
@@ -246,7 +243,7 @@ def solve_blocks(
         block = known.get(number)
         if block is None:
             solved = solver.solve(theta.pop(number), noise=noise, inverse_shift=inverse_shift)
-            block = Block(solved, _labels_in_basis(solved, irreps_of(data.group)[number], labels), None)
+            block = Block(solved, _labels_in_basis(solved, irreps[number], labels), None)
         blocks[number] = dataclasses.replace(block, nngp=other.pop(number)) if len(get) > 1 else block
     found = GramBlocks(data, blocks, scale, noise)
     _check_positive(found)
@@ -284,10 +281,10 @@ def _labels_in_basis(solved: SolvedBlock, irrep: WeightedIrrep, labels: jax.Arra
     return solved.to_basis(coefficients(irrep.matrices(labels.dtype), labels).conj().T)
 
 
-def _check_memory(data: TrainingSet, solver: Solver, wanted: tuple[int, ...], kernels: int) -> None:
+def _check_memory(data: TrainingSet, solver: Solver, irreps: list[WeightedIrrep], kernels: int) -> None:
     """Refuse blocks that do not fit into memory together with what solving one of them takes."""
-    irreps = [irreps_of(data.group)[number] for number in wanted]
-    sides = [irrep.sigma.shape[1] * (data.size // data.order) for irrep in irreps]
+    size, rows = data.size, data.rows
+    sides = [irrep.sigma.shape[1] * rows for irrep in irreps]
     is_complex = [np.iscomplexobj(irrep.sigma) for irrep in irreps]
     entries = sum((2 if twice else 1) * side**2 for side, twice in zip(sides, is_complex, strict=True))
     working = max(solver.memory(side, is_complex=twice) for side, twice in zip(sides, is_complex, strict=True))
@@ -295,7 +292,7 @@ def _check_memory(data: TrainingSet, solver: Solver, wanted: tuple[int, ...], ke
     check_fits(
         (1 + kernels) * entries * data.y.dtype.itemsize + working,
         "train",
-        what=f"the Gram matrix of {data.size} rows, decomposed {how},",
+        what=f"the Gram matrix of {size} rows, decomposed {how},",
         fix="Take fewer samples, or float32; augmented data take less if their symmetry can be used, and labels that "
         "the group leaves as they are least of all.",
     )
@@ -320,8 +317,8 @@ def _check_positive(found: GramBlocks) -> None:
 class _HalfBlocks:
     """Sums Z over half of the group for several irreps; the blocks are Z + Z†."""
 
-    def __init__(self, data: TrainingSet, numbers: tuple[int, ...]):
-        self.irreps, self.numbers = irreps_of(data.group), numbers
+    def __init__(self, irreps: tuple[WeightedIrrep, ...], numbers: tuple[int, ...]):
+        self.irreps, self.numbers = irreps, numbers
         self.halves: dict[int, jax.Array] = {}
 
     def add(self, phi: jax.Array, elements: tuple[int, ...], factors: jax.Array) -> None:
@@ -340,7 +337,7 @@ class _HalfBlocks:
 def _evaluate_kernels(kernel: SplitKernel, data: TrainingSet, get: tuple[str, ...]) -> Iterator[tuple]:
     """Yield Φ(k) of one element of each pair {k, k⁻¹}: elements, factors, and for each kernel an array [k, i, j]."""
     elements, factors = half_of_group(data.group)
-    at_a_time = max(1, ENTRIES_AT_A_TIME // (data.size // data.order) ** 2)
+    at_a_time = max(1, ENTRIES_AT_A_TIME // data.rows**2)
     for start in range(0, len(elements), at_a_time):
         part = elements[start : start + at_a_time]
         moved = None if data.group is None else data.samples(part)

@@ -495,7 +495,6 @@ def _solve_for_mean(
 ) -> GramBlocks:
     """Return the blocks of those irreps that the labels contain."""
     data = choose_training_set(method, kernel, train)
-    data = dataclasses.replace(data, x=check_samples(kernel, data.x, "x"))
     check_labels(data)
     shift = _inverse_shift(filter, reduction, data)
     return solve_blocks(kernel, data, solver, irreps_in_labels(data), inverse_shift=shift)

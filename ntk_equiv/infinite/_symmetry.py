@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv._check import is_concrete, one_of, refusal
-from ntk_equiv._gram import PlainKernel
+from ntk_equiv._gram import PlainKernel, check_samples
 from ntk_equiv._typing import Inputs, SplitKernel
 from ntk_equiv.infinite._training_set import TrainingSet, plain_set, reduced_set
 from ntk_equiv.orbits import AugmentedSet, why_no_subgroup
-from ntk_equiv.theorems import kernel_transformation
+from ntk_equiv.theorems import measure_kernel_transformation
 
 METHODS = ("auto", "dense", "reduced")
 
@@ -40,15 +40,19 @@ class ReductionWarning(UserWarning):
 
 
 def choose_training_set(method: str, kernel: SplitKernel, train: Any) -> TrainingSet:
-    """Return the data in the form that the method works on; "auto" reduces them by their group if that is exact."""
+    """Check the samples, and return the data in the form that the method works on.
+
+    "auto" reduces them by their group if that is exact.
+    """
     one_of(method, METHODS, "method")
+    if not isinstance(train, AugmentedSet):
+        return _choose_plain_set(method, kernel, train)
+    check_samples(kernel, train.base_x, "x")
     if method == "dense":
         return plain_set(train)
-    known = is_concrete((train.base_x, train.base_y) if isinstance(train, AugmentedSet) else train)
+    known = is_concrete((train.base_x, train.base_y))
     if method == "auto" and not known:
         raise _refuse_auto("traced data")
-    if method == "auto" and not isinstance(train, AugmentedSet):
-        return plain_set(train, "the data are not augmented")
     obstacle = _obstacle_in_data(train)
     if obstacle is None and known and train.n:
         probes = _probe_samples(train)
@@ -59,8 +63,7 @@ def choose_training_set(method: str, kernel: SplitKernel, train: Any) -> Trainin
     if obstacle is None:
         return reduced_set(train)
     if method == "reduced":
-        fix = 'Use method="dense", which needs no symmetry.'
-        raise refusal("method", expected="one that fits the data", got=f'"reduced", but {obstacle}', fix=fix)
+        raise _refuse_reduction(obstacle)
     warnings.warn(
         f"The Gram matrix of all {train.size} augmented samples is decomposed as a whole, because {obstacle}. "
         'Choose method="dense" to say that this is meant.',
@@ -70,15 +73,30 @@ def choose_training_set(method: str, kernel: SplitKernel, train: Any) -> Trainin
     return plain_set(train, obstacle)
 
 
+def _choose_plain_set(method: str, kernel: SplitKernel, train: Any) -> TrainingSet:
+    """Return data that are not augmented, which have no symmetry to use."""
+    why = "the data are not augmented"
+    data = plain_set(train) if method == "dense" else plain_set(train, why)
+    check_samples(kernel, data.x, "x")
+    if method == "reduced":
+        raise _refuse_reduction(why)
+    if method == "auto" and not is_concrete((data.x, data.y)):
+        raise _refuse_auto("traced data")
+    return data
+
+
+def _refuse_reduction(obstacle: str) -> Exception:
+    fix = 'Use method="dense", which needs no symmetry.'
+    return refusal("method", expected="one that fits the data", got=f'"reduced", but {obstacle}', fix=fix)
+
+
 def _refuse_auto(what: str) -> Exception:
     fix = 'Under jit, grad and vmap the symmetry of the kernel cannot be measured: choose "dense" or "reduced".'
     return refusal("method", expected=f"explicit for {what}", got='"auto"', fix=fix)
 
 
-def _obstacle_in_data(train: Any) -> str | None:
+def _obstacle_in_data(train: AugmentedSet) -> str | None:
     """Return what prevents the reduction whatever the kernel is; None if nothing does."""
-    if not isinstance(train, AugmentedSet):
-        return "the data are not augmented"
     elements = why_no_subgroup(train.group, train.elements)
     if elements is not None:
         return f"the data are augmented by {elements}"
@@ -122,7 +140,7 @@ def _obstacle_in_kernel(kernel: SplitKernel, data: TrainingSet, probes: tuple[In
     assert data.group is not None
     try:
         # Two distinct batches: kernels of neural-tangents are only good to √eps where samples coincide.
-        found = kernel_transformation(kernel, data.rep_x, *probes, elements=data.group.generators)
+        found = measure_kernel_transformation(kernel, data.rep_x, *probes, data.rep_x.elements(data.group.generators))
     except ValueError as error:
         return f"the kernel does not fit the group: {error}"
     eps = max(float(jnp.finfo(jnp.result_type(leaf, jnp.float32)).eps) for leaf in jax.tree.leaves(data.x))

@@ -79,9 +79,14 @@ class TrainingSet:
         return 1 if self.y.ndim == 1 else self.y.shape[-1]
 
     @property
+    def rows(self) -> int:
+        """The number of rows of the Gram matrix for each element: base samples times positions."""
+        return self.n * math.prod(self.positions)
+
+    @property
     def size(self) -> int:
         """The number of rows of the whole Gram matrix."""
-        return self.order * self.n * math.prod(self.positions)
+        return self.order * self.rows
 
     @property
     def grid(self) -> GridAction:

@@ -22,6 +22,9 @@ the two sides are.
 from ntk_equiv.theorems._augmentation import augmentation_equivalence, averaged_kernel
 from ntk_equiv.theorems._equivariance import assert_equivariant, emergent_equivariance
 from ntk_equiv.theorems._kernels import kernel_transformation, shift_of_permutation
+
+# For the parts above this one, not for users.
+from ntk_equiv.theorems._kernels import measure_kernel_transformation as measure_kernel_transformation
 from ntk_equiv.theorems._violation import Violation
 
 __all__ = [

@@ -22,9 +22,9 @@ import jax
 import numpy as np
 
 from ntk_equiv._check import function, refusal
-from ntk_equiv._gram import gram, kernel_function
+from ntk_equiv._gram import check_samples, evaluate_gram, gram, kernel_function, split_kernel
 from ntk_equiv._positions import apart, joint
-from ntk_equiv._typing import Get, Inputs, KernelFunction
+from ntk_equiv._typing import Get, Inputs, KernelFunction, SplitKernel
 from ntk_equiv.orbits import AugmentedSet
 from ntk_equiv.reps import GridAction, Representation, check_representation
 from ntk_equiv.theorems._violation import Violation, check_known, compare, iterate
@@ -83,17 +83,26 @@ def kernel_transformation(
         off by at most 0.25, 1 of the largest entry, worst for r3 (element 3) at entry (0, 0).
     """
     check_known((x1, x2), "x1")
-    kernel_fn = kernel_function(kernel_fn)
+    kernel = split_kernel(kernel_function(kernel_fn))
     chosen = check_representation(rep_x, "rep_x").elements(elements)
-    kernels = gram(kernel_fn, x1, x2, tuple(KERNELS))
+    x1, x2 = check_samples(kernel, x1, "x1"), None if x2 is None else check_samples(kernel, x2, "x2")
+    return measure_kernel_transformation(kernel, rep_x, x1, x2, chosen)
+
+
+def measure_kernel_transformation(
+    kernel: SplitKernel, rep_x: Representation, x1: Inputs, x2: Inputs | None, elements: Any
+) -> Violation:
+    """Return what `kernel_transformation` does, for arguments that were checked before."""
+    kernels = evaluate_gram(kernel, x1, x2, tuple(KERNELS))
     grid = output_grid(rep_x, kernels[0].shape)
 
     def sides() -> Iterator[tuple]:
-        for g in iterate(rep_x.group, chosen):
+        for g in iterate(rep_x.group, elements):
             moved1, moved2 = _move_both(rep_x, g, (x1, x2))
-            yield gram(kernel_fn, moved1, moved2, tuple(KERNELS)), transform_kernels(grid, g, tuple(kernels))
+            moved = evaluate_gram(kernel, moved1, moved2, tuple(KERNELS))
+            yield moved, transform_kernels(grid, g, tuple(kernels))
 
-    return compare(KERNELS, rep_x.group, chosen, sides())
+    return compare(KERNELS, rep_x.group, elements, sides())
 
 
 def shift_of_permutation(
