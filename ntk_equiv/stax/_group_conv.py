@@ -68,7 +68,7 @@ class GroupConvolution(Convolution):
         return GROUPS[self.name]
 
     def output_grid(self, grid: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the positions of the output, for an input that respects the group."""
+        """Return the positions of the output; refuse a grid or a window that does not respect the group."""
         pixels = _check_grid(self.name, grid, lifted=not self.lifts)
         _check_coverage(self.name, self.window, pixels)
         return (*self.window.output(pixels), self.group.order)

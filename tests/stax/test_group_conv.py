@@ -211,10 +211,10 @@ def test_elements_are_numbered_as_those_of_the_groups(name):
     group, rng = GROUPS[name], np.random.default_rng(0)
     for g in range(group.order):
         assert [product(name, g, k) for k in range(group.order)] == group.table[g].tolist()
-    x, W = rng.normal(size=(1, 3, 3, 1)), rng.normal(size=(3, 3, 1, 1))
+    x, W = (jnp.asarray(rng.normal(size=shape)) for shape in ((1, 3, 3, 1), (3, 3, 1, 1)))
     y = stax.LiftingConv(1, (3, 3), group=name).apply_fn((W, None), x)
-    turned = jax.jit(REPS[name].orbit)(jnp.asarray(W[None, ..., 0]))
-    assert_close(y[0, 0, 0, :, 0], (np.asarray(turned) * x).sum((1, 2, 3, 4)) / 3)
+    turned = jax.jit(REPS[name].orbit)(W[None, ..., 0])
+    assert_close(y[0, 0, 0, :, 0], jnp.sum(turned * x[None], (1, 2, 3, 4)) / 3)
 
 
 def test_tiles_count_the_axis_of_the_group():
