@@ -14,7 +14,7 @@ import numpy as np
 class Architecture(NamedTuple):
     """A network to build, and the shape of one input sample.
 
-    `graph` says that it has a random adjacency, between points of all spatial axes or only of `axes`.
+    `graph` says that it has a random adjacency, between positions of all spatial axes or only of `axes`.
     """
 
     name: str

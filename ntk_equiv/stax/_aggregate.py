@@ -3,7 +3,8 @@
     finite     y_j = Σ_i A_ij x_i
     infinite   𝒦'(j, j') = Σ_ii' A_ij 𝒦(i, i') A'_i'j',        Θ' from Θ in the same way
 
-for samples with adjacencies A and A'. Parameter-free; follow it by `Dense` for a graph convolution.
+for samples with adjacencies A and A'. The layer has no parameters; follow it by `Dense` for a graph convolution. The
+samples themselves, `Graph`, are in `_inputs`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,43 +15,50 @@ from jax import lax
 
 from ntk_equiv._check import function, is_listed, one_of, refusal
 from ntk_equiv._typing import Array
-from ntk_equiv.stax._axes import check_axes, with_channels_at
-from ntk_equiv.stax._graph_input import check_adjacency
-from ntk_equiv.stax._network import Network, network
-from ntk_equiv.stax._rule import Linear, Trace, needs_all_positions, rule, static
-from ntk_equiv.stax._state import Need, Pairs, Points
+from ntk_equiv.stax._inputs import check_adjacency
+from ntk_equiv.stax._network import Network, check_axes, network, with_channels_at
+from ntk_equiv.stax._rule import Linear
+from ntk_equiv.stax._state import (
+    Memo,
+    PairState,
+    Requirements,
+    SampleState,
+    frozen_pytree,
+    require_all_positions,
+    static,
+)
 
-# Letters of axes in subscripts: sending and receiving nodes of the left sample, and those of the right.
+# Letters of axes in subscripts of `einsum`: sending and receiving nodes of the left sample; primed, of the right one.
 _SEND, _RECEIVE = "defghijk", "DEFGHIJK"
 _PRIMED = str.maketrans(_SEND + _RECEIVE, "lmnopqrsLMNOPQRS")
 
 
-@rule
+@frozen_pytree
 class NeighbourSum(Linear):
-    """Weighted sum over incoming edges; `axes` are the spatial axes that hold nodes (`None`: all)."""
+    """The weighted sum over incoming edges; `axes` are the spatial axes that hold nodes (`None`: all)."""
 
     axes: tuple[int, ...] | None = static()
     to_dense: Callable = static()
 
-    def need(self, need: Need) -> Need:
-        return needs_all_positions(need)
+    def requirements_for(self, wanted: Requirements) -> Requirements:
+        return require_all_positions(wanted)
 
-    def trace(self, points: Points) -> Trace:
-        if points.adjacency is None:
-            raise _no_graph()
-        grid = tuple(points.grid[axis] for axis in self.aggregated(len(points.grid)))
-        return check_adjacency(self.to_dense(points.adjacency), points.adjacency.shape[0], grid)
+    def remember(self, state: SampleState) -> Memo:
+        if state.adjacency is None:
+            raise _missing_graph()
+        grid = tuple(state.grid[axis] for axis in self.node_axes(len(state.grid)))
+        return check_adjacency(self.to_dense(state.adjacency), state.adjacency.shape[0], grid)
 
-    def aggregated(self, rank: int) -> tuple[int, ...]:
-        """Which of `rank` spatial axes hold nodes, counted from 0."""
+    def node_axes(self, rank: int) -> tuple[int, ...]:
+        """Return which of `rank` spatial axes hold nodes, counted from 0."""
         return tuple(range(rank)) if self.axes is None else tuple(a % (rank + 2) - 1 for a in self.axes)
 
-    def spread(self, k: Array, pairs: Pairs, left: Trace, right: Trace) -> Array:
-        rank = (k.ndim - pairs.batch_axes) // 2
-        nodes = self.aggregated(rank)
+    def mix_positions(self, k: Array, state: PairState, left: Memo, right: Memo) -> Array:
+        rank = (k.ndim - state.batch_axes) // 2
+        nodes = self.node_axes(rank)
         arriving = [_RECEIVE[i] if i in nodes else _SEND[i] for i in range(rank)]
-        sources, targets = _interleaved(_SEND[:rank]), _interleaved(arriving)
-        batch, other = ("a", "a") if pairs.paired else ("ab", "b")
+        sources, targets = _interleave(_SEND[:rank]), _interleave(arriving)
+        batch, other = ("a", "a") if state.paired else ("ab", "b")
         edges = "".join(_SEND[i] for i in nodes) + "".join(_RECEIVE[i] for i in nodes)
         subscripts = f"{batch}{sources},a{edges},{other}{edges.translate(_PRIMED)}->{batch}{targets}"
         left, right = left.astype(k.dtype), right.astype(k.dtype)
@@ -66,14 +74,14 @@ def Aggregate(
 ) -> Network:
     """Sum over the neighbours of each node: Σ_i A_ij x_i at node j.
 
-    The adjacency comes with the samples, as `Graph(nodes, adjacency)`, or as neural-tangents' `pattern` keyword of
-    `apply_fn` (one array) and `kernel_fn` (a pair of arrays). Repeated in a network, every layer uses the same one.
+    The adjacency comes with the samples, as `Graph(nodes, adjacency)`, or as neural-tangents' keyword `pattern` of
+    `apply_fn` (one array) and `kernel_fn` (a pair of arrays). All such layers of a network use the same adjacency.
 
     Args:
         aggregate_axis: axes of the input that hold nodes; by default all between the first and the last.
         batch_axis: 0, the only choice.
-        channel_axis: that of the last axis, -1 or its number.
-        to_dense: converts each adjacency before it is used, from a compact form of your own.
+        channel_axis: the last axis, -1 or its number.
+        to_dense: a function that converts adjacencies from a compact form of your own before they are used.
         implementation: "DENSE", the only choice.
 
     Example:
@@ -89,12 +97,12 @@ def Aggregate(
     """
     check_axes(batch_axis, channel_axis)
     one_of(implementation, ("DENSE",), "implementation")
-    aggregation = NeighbourSum(_node_axes(aggregate_axis), function(to_dense, "to_dense"))
+    aggregation = NeighbourSum(_check_node_axes(aggregate_axis), function(to_dense, "to_dense"))
 
     def apply(params: tuple, x: Array, *, pattern: Any = None, **kwargs: Any) -> Array:
         if pattern is None:
-            raise _no_graph()
-        nodes = tuple(a + 1 for a in aggregation.aggregated(x.ndim - 2))
+            raise _missing_graph()
+        nodes = tuple(a + 1 for a in aggregation.node_axes(x.ndim - 2))
         grid = tuple(x.shape[axis] for axis in nodes)
         pattern = check_adjacency(jnp.asarray(to_dense(pattern), x.dtype), x.shape[0], grid)
         count = len(nodes)
@@ -104,7 +112,7 @@ def Aggregate(
     return with_channels_at(channel_axis, network(lambda key, shape: (shape, ()), apply, aggregation))
 
 
-def _node_axes(axes: Any) -> tuple[int, ...] | None:
+def _check_node_axes(axes: Any) -> tuple[int, ...] | None:
     if axes is None:
         return None
     listed = (axes,) if isinstance(axes, int) else axes
@@ -114,7 +122,7 @@ def _node_axes(axes: Any) -> tuple[int, ...] | None:
     return tuple(listed)
 
 
-def _no_graph() -> Exception:
+def _missing_graph() -> Exception:
     return refusal(
         "x",
         expected="a graph for `Aggregate`",
@@ -123,6 +131,6 @@ def _no_graph() -> Exception:
     )
 
 
-def _interleaved(letters: Iterable[str]) -> str:
-    """Each letter of an axis of the left sample, followed by that of the right."""
+def _interleave(letters: Iterable[str]) -> str:
+    """Return each letter of an axis of the left sample, followed by that of the right sample."""
     return "".join(letter + letter.translate(_PRIMED) for letter in letters)

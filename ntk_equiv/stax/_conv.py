@@ -3,8 +3,8 @@
     finite     y(s) = σ_w / √(C |F|) Σ_o x(s + o) W(o) + σ_b b
     infinite   𝒦'(s, s') = σ_w²/|F| Σ_o 𝒦(s + o, s' + o) + σ_b²,       Θ' likewise, plus 𝒦'
 
-over the offsets o of a filter with |F| taps and C input channels, in NTK parameterization; `_parameterization` has the
-other.
+over the offsets o of a filter with |F| taps and C input channels, in NTK parameterization; `_dense` explains the other
+one.
 """
 
 import dataclasses
@@ -18,43 +18,43 @@ import jax.numpy as jnp
 from ntk_equiv._check import positive_integer, refusal
 from ntk_equiv._convolution import convolve
 from ntk_equiv._typing import Array, Scalar
-from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
-from ntk_equiv.stax._dense import variance
+from ntk_equiv.stax._dense import Parameterization, Trainable, check_weights, variance
 from ntk_equiv.stax._network import Network, network
-from ntk_equiv.stax._parameterization import Parameterization, weights
-from ntk_equiv.stax._rule import Trace, Trainable, rule, static
-from ntk_equiv.stax._state import Need, Pairs, Points, materialize
-from ntk_equiv.stax._window import Window
+from ntk_equiv.stax._precision import materialize
+from ntk_equiv.stax._rule import NOTHING_BUT_SMOOTH, Certificate
+from ntk_equiv.stax._state import Memo, PairState, Requirements, SampleState, frozen_pytree, static
+from ntk_equiv.stax._windows import Window
 
 
-@rule
+@frozen_pytree
 class Convolution(Trainable):
     """The same affine map of every patch."""
 
-    W_var: Any
-    b_var: Any
+    W_var: Scalar
+    b_var: Scalar | None
     channels: int = static()
     window: Window = static()
     parameterization: Parameterization = static()
 
     @property
     def certificate(self) -> Certificate:
-        """Positions matter, so the kernel is no function of the cosine."""
+        """Positions matter, so the kernel is not a function of the cosine."""
         return NOTHING_BUT_SMOOTH
 
-    def output(self, points: Points) -> Points:
-        return dataclasses.replace(super().output(points), grid=self.window.output(points.grid))
+    def describe_output(self, state: SampleState) -> SampleState:
+        return dataclasses.replace(super().describe_output(state), grid=self.window.output(state.grid))
 
-    def fan_in(self, points: Points) -> int:
-        return super().fan_in(points) * math.prod(self.window.shape)
+    def fan_in(self, state: SampleState) -> int:
+        return super().fan_in(state) * math.prod(self.window.shape)
 
-    def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
-        after = super().pairs(pairs, left, right, need)
+    def per_pair(self, state: PairState, left: Memo, right: Memo, wanted: Requirements) -> PairState:
+        after = super().per_pair(state, left, right, wanted)
+        # The next convolution reads every entry once for each tap.
         nngp, ntk = materialize((after.nngp, after.ntk), jnp.asarray(self.W_var))
         return dataclasses.replace(after, nngp=nngp, ntk=ntk)
 
-    def spread(self, k: Array, pairs: Pairs, left: Trace, right: Trace) -> Array:
-        return self.window.joint_sum(k, pairs.batch_axes, full=pairs.full) / math.prod(self.window.shape)
+    def mix_positions(self, k: Array, state: PairState, left: Memo, right: Memo) -> Array:
+        return self.window.joint_sum(k, state.batch_axes, full=state.full) / math.prod(self.window.shape)
 
 
 def Conv(
@@ -74,13 +74,14 @@ def Conv(
         out_chan: number of output channels of the finite network; see `Dense` for what depends on it.
         filter_shape: size of the filter along each spatial axis.
         strides: step of the filter along each spatial axis; 1 by default.
-        padding: "VALID", "SAME" (zeros) or "CIRCULAR" (torus). An even filter pads one cell more behind than before.
+        padding: "VALID", "SAME" (zeros) or "CIRCULAR" (torus). For an even filter there is one more cell of padding
+            after the grid than before it.
         W_std: standard deviation of the weights, before division by the square root of the fan-in.
         b_std: standard deviation of the biases; `None` for no bias.
         dimension_numbers: `None`, or the equivalent of samples first and channels last, such as
             `("NHWC", "HWIO", "NHWC")`.
         parameterization: "ntk" or "standard", as for `Dense`.
-        s: factors of width in standard parameterization, as for `Dense`.
+        s: factors by which widths are multiplied in standard parameterization, as for `Dense`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -103,8 +104,8 @@ def Conv(
         return (input_shape[0], *grid, outputs), params
 
     def apply(params: tuple, x: Array, **kwargs: Any) -> Array:
-        W, b = weights(params, x)
-        y = convolve(window.padded(x, 1), W, window.strides)
+        W, b = check_weights(params, x)
+        y = convolve(window.pad(x, 1), W, window.strides)
         return form.output(y, b, x.shape[-1] * math.prod(window.shape), W_std, b_std)
 
     return network(init, apply, Convolution(*variances, outputs, window, form))

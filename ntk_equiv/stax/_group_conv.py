@@ -13,12 +13,16 @@ Turned images have turned features: if x becomes x(h⁻¹s), then y(s, g) become
     group      𝒦'(s, g; s', g') = σ_w² / (|F| |G|) Σ_o,k 𝒦(s + go, gk; s' + g'o, g'k) + σ_b²
     pooling    𝒦'(s, s') = 1 / |G|² Σ_gg' 𝒦(s, g; s', g')
 
-and Θ' = σ_w² LΘ + 𝒦' with the same sums L, respectively Θ' from Θ alone for pooling. Turning o and k by g⁻¹ shows that
-both sums depend on g and g' through m = g'g⁻¹ alone:
+and Θ' = σ_w² LΘ + 𝒦' with the same sums L; for pooling Θ' comes from Θ alone. Turning o and k by g⁻¹ shows that both
+sums depend on g and g' only through m = g'g⁻¹:
 
     T_m(s, s') = Σ_o,k 𝒦(s + o, k; s' + mo, mk),        𝒦'(s, g; s', g') = σ_w² / (|F| |G|) T_{g'g⁻¹}(s, s') + σ_b²
 
-which is |G| sums over windows, of kernels whose second image is turned by m⁻¹, instead of |G|².
+These are |G| sums over windows, of kernels whose second image is turned by m⁻¹, instead of |G|² sums.
+
+Elements are those of `groups.cyclic(4)` and `groups.dihedral(4)`: g = 0..3 turns an image counter-clockwise g times,
+4 + k flips it left to right and then turns it k times. A layer respects them if its window is square and covers the
+grid symmetrically: with as much padding before as after, and a last position that ends exactly where the grid does.
 """
 
 import dataclasses
@@ -29,65 +33,86 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ntk_equiv._check import positive_integer, refusal
+from ntk_equiv import groups
+from ntk_equiv._check import one_of, positive_integer, refusal
 from ntk_equiv._convolution import convolve
 from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._conv import Convolution
-from ntk_equiv.stax._dense import variance
+from ntk_equiv.stax._dense import NTK, check_weights, variance
 from ntk_equiv.stax._network import Network, network, without_parameters
-from ntk_equiv.stax._parameterization import NTK, weights
-from ntk_equiv.stax._rule import Linear, Trace, needs_all_positions, rule, static
-from ntk_equiv.stax._square import ORDERS, SquareGroup
-from ntk_equiv.stax._state import Need, Pairs, Points
-from ntk_equiv.stax._window import Window
+from ntk_equiv.stax._rule import Linear
+from ntk_equiv.stax._state import (
+    Memo,
+    PairState,
+    Requirements,
+    SampleState,
+    frozen_pytree,
+    require_all_positions,
+    static,
+)
+from ntk_equiv.stax._windows import Window, channels_first_hint
+
+GROUPS = {"C4": groups.cyclic(4), "D4": groups.dihedral(4)}
 
 
-@rule
+@frozen_pytree
 class GroupConvolution(Convolution):
     """The same affine map of every turned patch of an image (`lifts`), or of features on the group."""
 
-    group: SquareGroup = static()
+    name: str = static()
     lifts: bool = static()
 
-    def output(self, points: Points) -> Points:
-        grid = self.group.check_grid(points.grid, lifted=not self.lifts)
-        self.group.check_coverage(self.window, grid)
-        after = super().output(dataclasses.replace(points, grid=grid))
-        return dataclasses.replace(after, grid=(*after.grid, self.group.order))
+    @property
+    def group(self) -> groups.FiniteGroup:
+        """The group of turns and flips."""
+        return GROUPS[self.name]
+
+    def output_grid(self, grid: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the positions of the output; refuse a grid or a window that does not respect the group."""
+        pixels = _check_grid(self.name, grid, lifted=not self.lifts)
+        _check_coverage(self.name, self.window, pixels)
+        return (*self.window.output(pixels), self.group.order)
+
+    def describe_output(self, state: SampleState) -> SampleState:
+        grid = self.output_grid(state.grid)
+        # The channels are those of any layer with weights, but the window sees pixels only.
+        after = super().describe_output(dataclasses.replace(state, grid=state.grid[:2]))
+        return dataclasses.replace(after, grid=grid)
 
     def widening(self) -> int:
         return self.group.order if self.lifts else 1
 
-    def spread(self, k: Array, pairs: Pairs, left: Trace, right: Trace) -> Array:
-        order, first = self.group.order, pairs.batch_axes
-        if not pairs.full:  # Σ_ok 𝒦(s + go, gk) is the same for all g.
-            total = super().spread(k if self.lifts else jnp.mean(k, -1), pairs, left, right)
+    def mix_positions(self, k: Array, state: PairState, left: Memo, right: Memo) -> Array:
+        order, first = self.group.order, state.batch_axes
+        if not state.full:  # Σ_ok 𝒦(s + go, gk; s + go, gk) is the same for all g.
+            total = super().mix_positions(k if self.lifts else jnp.mean(k, -1), state, left, right)
             return jnp.broadcast_to(total[..., None], (*total.shape, order))
-        seconds = (first + 1, first + 3)
+        seconds = (first + 1, first + 3)  # The axes h' and w' of [..., h, h', w, w'].
         turned = []
         for m in range(order):
-            back = self.group.move(int(self.group.inverse[m]), self._shifted(k, m), seconds)
-            turned.append(self.group.move(m, super().spread(back, pairs, left, right), seconds))
-        return jnp.stack(turned, -1)[..., self.group.relative]
+            back = groups.move_square(int(self.group.inverse[m]), self._mean_over_group(k, m), seconds)
+            turned.append(groups.move_square(m, super().mix_positions(back, state, left, right), seconds))
+        relative = self.group.table[:, self.group.inverse].T  # g'g⁻¹ for all pairs (g, g').
+        return jnp.stack(turned, -1)[..., relative]
 
-    def _shifted(self, k: Array, m: int) -> Array:
-        """The mean over k of 𝒦(s, k; s', mk)."""
+    def _mean_over_group(self, k: Array, m: int) -> Array:
+        """Return the mean over elements k of 𝒦(s, k; s', mk)."""
         if self.lifts:
             return k
         return jnp.mean(jnp.diagonal(k[..., self.group.table[m]], axis1=-2, axis2=-1), -1)
 
 
-@rule
+@frozen_pytree
 class GroupPooling(Linear):
     """The average over the group, at every position."""
 
-    def need(self, need: Need) -> Need:
-        return needs_all_positions(need)
+    def requirements_for(self, wanted: Requirements) -> Requirements:
+        return require_all_positions(wanted)
 
-    def output(self, points: Points) -> Points:
-        return dataclasses.replace(points, grid=_pooled(points.grid))
+    def describe_output(self, state: SampleState) -> SampleState:
+        return dataclasses.replace(state, grid=_check_lifted(state.grid))
 
-    def spread(self, k: Array, pairs: Pairs, left: Trace, right: Trace) -> Array:
+    def mix_positions(self, k: Array, state: PairState, left: Memo, right: Memo) -> Array:
         return jnp.mean(k, (-2, -1))
 
 
@@ -103,17 +128,18 @@ def LiftingConv(
 ) -> Network:
     """Convolution of square images `[n, h, h, channels]` with a filter in all orientations.
 
-    The output `[n, h', h', |G|, out_chan]` has an axis for the orientation, in the order of the elements of
-    `groups.cyclic(4)` or `groups.dihedral(4)`; its kernels are `[n1, n2, h, h', w, w', g, g']`. To all other layers
-    that axis is one more of positions: activations and `Dense` act on each, `AvgPool((2, 2, 1), (2, 2, 1))` pools
-    pixels, `GroupPool` orientations, `GlobalAvgPool` both.
+    The output `[n, h', h', |G|, out_chan]` has an axis of orientations, in the order of the elements of
+    `groups.cyclic(4)` or `groups.dihedral(4)`; its kernels are `[n1, n2, h, h', w, w', g, g']`. All other layers take
+    that axis for one more of positions: activations and `Dense` act on each orientation, `GroupPool` pools
+    orientations, `AvgPool((2, 2, 1), (2, 2, 1))` pools pixels, `GlobalAvgPool` pools both.
 
     Args:
         out_chan: number of output channels of the finite network; the kernels do not depend on it.
-        filter_shape: size of the filter, the same along both axes. That of the whole image makes it a dense layer.
+        filter_shape: size of the filter, the same along both axes. A filter of the size of the image makes this a dense
+            layer.
         strides: step of the filter, the same along both axes; 1 by default.
         padding: "VALID", "SAME" (zeros) or "CIRCULAR" (torus), such that the filter covers the image symmetrically:
-            it is odd if the image is padded, and stops exactly at the border.
+            its size is odd if the image is padded, and its last step ends exactly at the border.
         W_std: standard deviation of the weights, before division by the square root of the fan-in.
         b_std: standard deviation of the biases; `None` for no bias.
         group: "C4", the quarter turns, or "D4", with flips.
@@ -129,7 +155,7 @@ def LiftingConv(
         >>> bool(jnp.allclose(turned, jnp.rot90(apply_fn(params, x), 1, (1, 2)), atol=1e-5))
         True
     """
-    return _group_conv(out_chan, filter_shape, strides, padding, (W_std, b_std), SquareGroup.of(group), lifts=True)
+    return _group_conv(out_chan, filter_shape, strides, padding, (W_std, b_std), group, lifts=True)
 
 
 def GroupConv(
@@ -147,11 +173,11 @@ def GroupConv(
     Args:
         out_chan: number of output channels of the finite network; the kernels do not depend on it.
         filter_shape: size of the filter along the axes of pixels; it spans the whole group.
-        strides: step along these; 1 by default.
+        strides: step of the filter along these; 1 by default.
         padding: "VALID", "SAME" or "CIRCULAR", with a symmetric coverage as for `LiftingConv`.
         W_std: standard deviation of the weights, before division by the square root of the fan-in.
         b_std: standard deviation of the biases; `None` for no bias.
-        group: "C4" or "D4", that of the features.
+        group: "C4" or "D4", the group of the features.
 
     Example:
         >>> init_fn, _, kernel_fn = GroupConv(8, (1, 1), group="C4")
@@ -165,13 +191,13 @@ def GroupConv(
          [1.5 2.  3.5 2. ]
          [2.  1.5 2.  3.5]]
     """
-    return _group_conv(out_chan, filter_shape, strides, padding, (W_std, b_std), SquareGroup.of(group), lifts=False)
+    return _group_conv(out_chan, filter_shape, strides, padding, (W_std, b_std), group, lifts=False)
 
 
 def GroupPool() -> Network:
     """Average over the group at every position: features `[n, h, h, |G|, channels]` to images `[n, h, h, channels]`.
 
-    The images turn with the input. `GlobalAvgPool` averages over the group and over all positions, which is invariant.
+    These images turn with the input. `GlobalAvgPool` averages over the group and all positions, which is invariant.
 
     Example:
         >>> _, apply_fn, kernel_fn = GroupPool()
@@ -180,16 +206,16 @@ def GroupPool() -> Network:
         1.5 2.25
     """
 
-    def pooled(x: Array) -> Array:
-        _pooled(x.shape[1:-1])
+    def average(x: Array) -> Array:
+        _check_lifted(x.shape[1:-1])
         return jnp.mean(x, -2)
 
-    return without_parameters(lambda s: (s[0], *_pooled(tuple(s[1:-1])), s[-1]), pooled, GroupPooling())
+    return without_parameters(lambda s: (s[0], *_check_lifted(tuple(s[1:-1])), s[-1]), average, GroupPooling())
 
 
-def _pooled(grid: tuple[int, ...]) -> tuple[int, ...]:
-    """The positions that are left, if `grid` is that of features on a group."""
-    if len(grid) != 3 or grid[0] != grid[1] or grid[2] not in ORDERS.values():
+def _check_lifted(grid: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the grid of pixels, if `grid` is that of features on a group."""
+    if len(grid) != 3 or grid[0] != grid[1] or grid[2] not in [group.order for group in GROUPS.values()]:
         expected = "[n, h, h, 4 or 8, channels], features on C4 or D4"
         fix = "Put `LiftingConv` before it; elsewhere average with `GlobalAvgPool` or `AvgPool`."
         raise refusal("x", expected=expected, got=f"positions {grid}", fix=fix)
@@ -202,43 +228,61 @@ def _group_conv(
     strides: Sequence[int] | None,
     padding: str,
     stds: tuple[Scalar, Scalar | None],
-    group: SquareGroup,
+    name: str,
     *,
     lifts: bool,
 ) -> Network:
+    group = GROUPS[one_of(name, tuple(GROUPS), "group")]
     out_chan = positive_integer(out_chan, "out_chan")
     window = _square_window(filter_shape, strides, padding)
     W_std, b_std = stds
     variances = variance(W_std, "W_std"), variance(b_std, "b_std")
-    convolution = GroupConvolution(*variances, out_chan, window, NTK, group, lifts)
+    convolution = GroupConvolution(*variances, out_chan, window, NTK, name, lifts)
 
     def init(key: jax.Array, input_shape: tuple[int, ...]) -> tuple:
-        grid = _output_grid(convolution, tuple(input_shape[1:-1]))
+        grid = convolution.output_grid(tuple(input_shape[1:-1]))
         params = NTK.draw(key, (*window.shape, *input_shape[3:], out_chan), W_std, b_std)
         return (input_shape[0], *grid, out_chan), params
 
     def apply(params: tuple, x: Array, **kwargs: Any) -> Array:
-        W, b = weights(params, x)
-        grid = _output_grid(convolution, x.shape[1:-1])
+        W, b = check_weights(params, x)
+        grid = convolution.output_grid(x.shape[1:-1])
         fan_in = math.prod(W.shape[:-1])
-        filters = _in_all_orientations(W, group).reshape(*window.shape, -1, group.order * out_chan)
+        filters = _turn_filters(W, group).reshape(*window.shape, -1, group.order * out_chan)
         x = x.reshape(*x.shape[:3], math.prod(x.shape[3:]))
-        y = convolve(window.padded(x, 1), filters, window.strides)
+        y = convolve(window.pad(x, 1), filters, window.strides)
         return NTK.output(y.reshape(x.shape[0], *grid, out_chan), b, fan_in, W_std, b_std)
 
     return network(init, apply, convolution)
 
 
-def _in_all_orientations(W: Array, group: SquareGroup) -> Array:
-    """W(g⁻¹o), respectively W(g⁻¹o, g⁻¹k), for all g: the axis before the last."""
-    turned = [group.move(g, W, (0, 1)) for g in range(group.order)]
-    if W.ndim == 5:
+def _turn_filters(W: Array, group: groups.FiniteGroup) -> Array:
+    """Return W(g⁻¹o), on the group W(g⁻¹o, g⁻¹k), for all g along the axis before the last."""
+    turned = [groups.move_square(g, W, (0, 1)) for g in range(group.order)]
+    if W.ndim == 5:  # Filters on the group have an axis of elements.
         turned = [w[:, :, group.table[group.inverse[g]]] for g, w in enumerate(turned)]
     return jnp.stack(turned, -2)
 
 
-def _output_grid(convolution: GroupConvolution, grid: tuple[int, ...]) -> tuple[int, ...]:
-    return convolution.output(Points(None, None, None, grid=grid, full=False, gaussian=False)).grid
+def _check_grid(name: str, grid: tuple[int, ...], *, lifted: bool) -> tuple[int, int]:
+    """Return the grid of pixels, if it is square, and if `lifted` followed by the axis of the group."""
+    order = GROUPS[name].order
+    if len(grid) != 2 + lifted or grid[0] != grid[1] or (lifted and grid[2] != order):
+        axes = f"[n, h, h, {order}, channels], features on the group {name}" if lifted else None
+        fix = "Put `LiftingConv` before it." if lifted else "Pad or crop the images; on features use `GroupConv`."
+        fix += channels_first_hint(grid)
+        raise refusal("x", expected=axes or "[n, h, h, channels], square images", got=f"positions {grid}", fix=fix)
+    return grid[0], grid[1]
+
+
+def _check_coverage(name: str, window: Window, grid: tuple[int, int]) -> None:
+    """Refuse a window that does not cover `grid` symmetrically: the layer would not be equivariant."""
+    (before, after), _ = window.pads(grid)
+    left_over = (grid[0] + before + after - window.shape[0]) % window.strides[0]
+    if before != after or left_over:
+        got = f"{before} cells of padding before, {after} after, and {left_over} left over on a grid {grid}"
+        fix = 'Use an odd filter for "SAME" and "CIRCULAR", and a stride that divides the way of the filter.'
+        raise refusal("padding, strides", expected=f"such that {name} is respected", got=got, fix=fix)
 
 
 def _square_window(filter_shape: Sequence[int], strides: Sequence[int] | None, padding: str) -> Window:

@@ -4,7 +4,7 @@
     infinite   𝒦'(s, s') = 𝒦(s, s') / √((ε + q(s)) (ε + q'(s')))      Θ' from Θ in the same way
 
 with q(s) = 𝒦(x, x)(s, s), averaged over the positions that are normalised together: with infinitely many channels the
-mean is zero and the variance is q. Each signal is multiplied by a number of its own, so cosines, and their gaps, stay.
+mean is zero and the variance is q. Each signal is multiplied by a number of its own, so cosines and their gaps stay.
 """
 
 import dataclasses
@@ -16,54 +16,53 @@ import numpy as np
 
 from ntk_equiv._check import is_listed, refusal, scalar
 from ntk_equiv._typing import Array, Scalar
-from ntk_equiv.stax._axes import check_axes, with_channels_at
-from ntk_equiv.stax._certificate import EVERYTHING, NOTHING_BUT_SMOOTH, Certificate
-from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import Rule, Trace, rule, static
-from ntk_equiv.stax._state import VARIANCE, Need, Pairs, Points, in_precision, inverse_root
+from ntk_equiv.stax._network import Network, check_axes, with_channels_at, without_parameters
+from ntk_equiv.stax._precision import in_precision, inverse_root
+from ntk_equiv.stax._rule import EVERYTHING, NOTHING_BUT_SMOOTH, Certificate, Rule
+from ntk_equiv.stax._state import Memo, Moments, PairState, Requirements, SampleState, frozen_pytree, static
 
 
-@rule
+@frozen_pytree
 class Normalization(Rule):
-    """Every signal divided by its standard deviation over `axis`."""
+    """Division of every signal by its standard deviation over `axis`."""
 
-    eps: Any
+    eps: Scalar
     axis: tuple[int, ...] = static()
 
     @property
     def certificate(self) -> Certificate:
-        """Of vectors, the norms change and nothing else."""
+        """For vectors only the norms change; otherwise positions matter."""
         return EVERYTHING if len(self.axis) == 1 else NOTHING_BUT_SMOOTH
 
-    def need(self, need: Need) -> Need:
-        return dataclasses.replace(need, points=max(need.points, VARIANCE))
+    def requirements_for(self, wanted: Requirements) -> Requirements:
+        return dataclasses.replace(wanted, moments=max(wanted.moments, Moments.VARIANCE))
 
-    def output(self, points: Points) -> Points:
-        if not points.gaussian:
+    def describe_output(self, state: SampleState) -> SampleState:
+        if not state.gaussian:
             raise refusal(
                 "layers",
                 expected="such that every LayerNorm follows a layer with weights",
                 got="LayerNorm on an input that is not Gaussian at infinite width",
                 fix="Put it behind Dense, Conv or GlobalSelfAttention, before the activation.",
             )
-        return points
+        return state
 
-    def trace(self, points: Points) -> Trace:
-        q = points.variance()
+    def remember(self, state: SampleState) -> Memo:
+        q = state.variance()
         together = _normalized_axes(self.axis, q.ndim + 1)[:-1]
         mean = jnp.mean(q, together, keepdims=True) if together else q
         return jnp.broadcast_to(inverse_root(mean + jnp.asarray(self.eps, q.dtype)), q.shape)
 
-    def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
-        after, scale = super().points(points, need)
-        if points.residue is None or after.cov is None:
+    def per_sample(self, state: SampleState, wanted: Requirements) -> tuple[SampleState, Memo]:
+        after, scale = super().per_sample(state, wanted)
+        if state.residue is None or after.cov is None:
             return after, scale
-        return after.with_cov(after.cov, residue=points.residue * jnp.square(scale)), scale
+        return after.with_cov(after.cov, residue=state.residue * jnp.square(scale)), scale
 
-    def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
-        factor = pairs.on_left(left) * pairs.on_right(right)
-        ntk = None if pairs.ntk is None else pairs.ntk * factor
-        return dataclasses.replace(pairs, nngp=pairs.nngp * factor, ntk=ntk)
+    def per_pair(self, state: PairState, left: Memo, right: Memo, wanted: Requirements) -> PairState:
+        factor = state.on_left(left) * state.on_right(right)
+        ntk = None if state.ntk is None else state.ntk * factor
+        return dataclasses.replace(state, nngp=state.nngp * factor, ntk=ntk)
 
 
 def LayerNorm(
@@ -74,11 +73,11 @@ def LayerNorm(
     Its kernels need a Gaussian input, so it stands between a layer with weights and the activation.
 
     Args:
-        axis: axes of the input that are normalised together: the channels, and spatial axes if they are named too.
-            Samples are not normalised together: kernels of a pair would depend on the other samples.
+        axis: axes of the input that are normalised together: the channels, and spatial axes if they are named too. The
+            axis of samples is refused, because kernels of a pair would depend on the other samples.
         eps: added to the variance.
         batch_axis: 0, the only choice.
-        channel_axis: that of the last axis, -1 or its number.
+        channel_axis: the last axis, -1 or its number.
 
     Example:
         >>> from ntk_equiv import stax
@@ -93,7 +92,7 @@ def LayerNorm(
     """
     check_axes(batch_axis, channel_axis)
     scalar(eps, "eps", at_least=0, fix="It is zero or a positive number; leave it out to have 1e-12.")
-    axes = _as_axes(axis)
+    axes = _check_axis(axis)
 
     def apply(x: Array) -> Array:
         together = _normalized_axes(axes, x.ndim)
@@ -103,7 +102,7 @@ def LayerNorm(
     return with_channels_at(channel_axis, without_parameters(lambda shape: shape, apply, Normalization(eps, axes)))
 
 
-def _as_axes(axis: Any) -> tuple[int, ...]:
+def _check_axis(axis: Any) -> tuple[int, ...]:
     axes = (axis,) if isinstance(axis, int | np.integer) else axis
     if not is_listed(axes) or not len(axes) or any(not isinstance(a, int | np.integer) for a in axes):
         fix = "Leave it out for the channels; (1, 2, -1) normalises images over their pixels too."
@@ -112,7 +111,7 @@ def _as_axes(axis: Any) -> tuple[int, ...]:
 
 
 def _normalized_axes(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """`axes` of an input of that rank counted from the front, in order; the channels must be among them."""
+    """Return `axes` of an input of that rank counted from the front, in order; the channels must be among them."""
     counted = sorted({axis + rank if axis < 0 else axis for axis in axes})
     if not counted or counted[-1] != rank - 1 or counted[0] < 1:
         raise refusal(

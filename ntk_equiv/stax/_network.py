@@ -1,4 +1,4 @@
-"""The triple that every layer and every network is."""
+"""The triple that every layer and every network is, and what all layers do with it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -7,23 +7,25 @@ import numpy as np
 
 from ntk_equiv._check import floating, random_key, refusal, shown
 from ntk_equiv._typing import Array, Inputs
-from ntk_equiv.stax._graph_input import Graph, with_own_adjacency
+from ntk_equiv.stax._composition import Serial, Unchanged
+from ntk_equiv.stax._inputs import Graph, with_own_adjacency
 from ntk_equiv.stax._kernel_fn import KernelFn
 from ntk_equiv.stax._rule import Rule
+from ntk_equiv.stax._state import Memo, Requirements, SampleState, frozen_pytree, static
 
 
 class InitFn(Protocol):
     """Draws a finite network."""
 
     def __call__(self, key: Array, input_shape: Any, /) -> tuple[Any, Any]:
-        """The shape of the outputs, and random parameters."""
+        """Return the shape of the outputs, and random parameters."""
 
 
 class ApplyFn(Protocol):
     """Evaluates a finite network."""
 
     def __call__(self, params: Any, x: Inputs, /, *, rng: Array | None = None, pattern: Any = None) -> Any:
-        """The outputs, `[n, ..., channels]`."""
+        """Return the outputs, `[n, ..., channels]`."""
 
 
 class Network(NamedTuple):
@@ -32,7 +34,7 @@ class Network(NamedTuple):
     Attributes:
         init_fn: `init_fn(key, input_shape) -> (output_shape, params)` draws the finite network; the batch axis of
             `input_shape` may be -1.
-        apply_fn: `apply_fn(params, x) -> outputs` evaluates it; dropout wants `rng=key` too.
+        apply_fn: `apply_fn(params, x) -> outputs` evaluates it; dropout needs `rng=key` too.
         kernel_fn: `kernel_fn(x1, x2, get)` gives the kernels at infinite width.
 
     Example:
@@ -52,16 +54,16 @@ class Network(NamedTuple):
 def network(init: Callable, apply: Callable, rule: Rule) -> Network:
     """Bundle a finite layer and its rule.
 
-    `apply(params, x, *, pattern)` sees arrays only; samples that are graphs arrive as nodes and `pattern`. What a rule
-    for several branches is given is checked by the layers inside.
+    `apply(params, x, *, pattern)` sees arrays only; samples that are graphs arrive as nodes and `pattern`. If the rule
+    takes several branches, the layers inside check what they are given.
     """
 
     def init_fn(key: Any, input_shape: Any) -> Any:
         random_key(key)
-        return init(key, input_shape if rule.takes_branches else _input_shape(input_shape))
+        return init(key, input_shape if rule.takes_branches else _check_input_shape(input_shape))
 
     def apply_fn(params: Any, x: Any, *, rng: Any = None, pattern: Any = None, **others: Any) -> Any:
-        _check_others(others)
+        _refuse_others(others)
         if isinstance(x, Graph):
             x, pattern = with_own_adjacency(x)
         elif not rule.takes_branches:
@@ -72,7 +74,7 @@ def network(init: Callable, apply: Callable, rule: Rule) -> Network:
 
 
 def without_parameters(output_shape: Callable, function: Callable, rule: Rule) -> Network:
-    """A layer that has nothing to learn."""
+    """Bundle a layer that has nothing to learn."""
     return network(
         lambda key, input_shape: (output_shape(input_shape), ()),
         lambda params, x, **kwargs: function(x),
@@ -81,7 +83,7 @@ def without_parameters(output_shape: Callable, function: Callable, rule: Rule) -
 
 
 def rules_of(layers: tuple[Any, ...]) -> tuple[Rule, ...]:
-    """The rules of several layers, which must be triples made here."""
+    """Return the rules of several layers, which must be triples made here."""
     rules = []
     for position, layer in enumerate(layers):
         ours = isinstance(layer, tuple) and len(layer) == 3 and isinstance(layer[2], KernelFn)
@@ -96,7 +98,67 @@ def rules_of(layers: tuple[Any, ...]) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def _check_others(others: dict[str, Any]) -> None:
+def check_axes(batch_axis: int, channel_axis: int) -> None:
+    """Refuse any order of axes but samples first, channels last; which axis is the last one depends on the inputs."""
+    whole = isinstance(channel_axis, int) and not isinstance(channel_axis, bool)
+    if batch_axis != 0 or not whole or (channel_axis < 1 and channel_axis != -1):
+        raise refusal(
+            "batch_axis, channel_axis",
+            expected="0 and -1: samples first, channels last",
+            got=f"{batch_axis} and {channel_axis}",
+            fix="Move the axes of the inputs with `jnp.moveaxis`.",
+        )
+
+
+def with_channels_at(channel_axis: int, layer: Network) -> Network:
+    """Return `layer`, for inputs whose last axis is `channel_axis`; others are refused."""
+    if channel_axis == -1:
+        return layer
+    rank = channel_axis + 1
+
+    def init(key: Array, shape: Any) -> Any:
+        _check_rank(len(shape), rank)
+        return layer.init_fn(key, shape)
+
+    def apply(params: Any, x: Array, **kwargs: Any) -> Array:
+        _check_rank(x.ndim, rank)
+        return layer.apply_fn(params, x, **kwargs)
+
+    return network(init, apply, Serial((OfRank(rank), layer.kernel_fn.rule)))
+
+
+@frozen_pytree
+class OfRank(Unchanged):
+    """Inputs pass unchanged if they have so many axes: samples, positions and channels."""
+
+    rank: int = static()
+
+    def per_sample(self, state: SampleState, wanted: Requirements) -> tuple[SampleState, Memo]:
+        _check_rank(len(state.grid) + 2, self.rank)
+        return state, ()
+
+
+def _check_rank(actual: int, rank: int) -> None:
+    if actual != rank:
+        raise refusal(
+            "channel_axis",
+            expected=f"the last axis of the inputs, -1 or {actual - 1}",
+            got=rank - 1,
+            fix="Leave it out, and move channels to the last axis with `jnp.moveaxis` if they are elsewhere.",
+        )
+
+
+def _check_input_shape(shape: Any) -> tuple[int, ...]:
+    """Return `shape` as a tuple, if it is that of inputs: any number of samples, then positive numbers."""
+    given = tuple(shape) if isinstance(shape, tuple | list) else ()
+    whole = all(isinstance(size, int | np.integer) for size in given)
+    if len(given) < 2 or not whole or min(given[1:]) < 1:
+        fix = "Pass the shape of the inputs, `x.shape`; the number of samples may be -1, as in (-1, 3)."
+        raise refusal("input_shape", expected="(samples, ..., features)", got=repr(shape), fix=fix)
+    return given
+
+
+def _refuse_others(others: dict[str, Any]) -> None:
     """Refuse keywords that other libraries know, unless they ask for nothing."""
     for name, value in others.items():
         if value is not None:
@@ -106,13 +168,3 @@ def _check_others(others: dict[str, Any]) -> None:
                 got=shown(value),
                 fix="Nothing is masked here: pass samples of equal size, or graphs whose missing nodes have no edges.",
             )
-
-
-def _input_shape(shape: Any) -> tuple[int, ...]:
-    """`shape` as a tuple, if it is that of inputs: any number of samples, then positive numbers."""
-    given = tuple(shape) if isinstance(shape, tuple | list) else ()
-    whole = all(isinstance(size, int | np.integer) for size in given)
-    if len(given) < 2 or not whole or min(given[1:]) < 1:
-        fix = "Pass the shape of the inputs, `x.shape`; the number of samples may be -1, as in (-1, 3)."
-        raise refusal("input_shape", expected="(samples, ..., features)", got=repr(shape), fix=fix)
-    return given

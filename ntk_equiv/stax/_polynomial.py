@@ -5,7 +5,7 @@ In the orthonormal Hermite polynomials of a Gaussian of variance q, φ has the c
     E[φφ]   = Σ_l r_l(q) r_l(q') k^l,            r_l(q) = Σ_i c_{l+2i} (l + 2i)! / (2^i i! √l!) q^i
     E[φ'φ'] = Σ_l l r_l(q) r_l(q') k^(l−1)
 
-with no division by norms, so that nothing is singular at zero or coincident inputs. For Hermite polynomials of high
+There is no division by norms, so that nothing is singular at zero or coincident inputs. For Hermite polynomials of high
 degree the terms of r_l cancel; φ = He_n / √n! has in closed form
 
     r_l(q) = √(n!/l!) / (2^i i!) (q − 1)^i,      i = (n − l)/2
@@ -26,33 +26,34 @@ import numpy as np
 
 from ntk_equiv._check import is_listed, real_number, refusal
 from ntk_equiv._typing import Array
-from ntk_equiv.stax._certificate import Certificate
-from ntk_equiv.stax._network import Network, without_parameters
-from ntk_equiv.stax._rule import SmoothActivation, rule, static
-from ntk_equiv.stax._state import power_of_two
+from ntk_equiv.stax._activations import SmoothActivation, elementwise
+from ntk_equiv.stax._network import Network
+from ntk_equiv.stax._precision import power_of_two
+from ntk_equiv.stax._rule import Certificate
+from ntk_equiv.stax._state import frozen_pytree, static
 
-# E[x^(2n)] for x ~ N(0, 1) is no longer a number in double precision beyond this degree n.
+# Beyond this degree n, E[x^(2n)] for x ~ N(0, 1) overflows in double precision.
 LARGEST_DEGREE = 150
 
 
-@rule
+@frozen_pytree
 class PowerSum(SmoothActivation):
     """A polynomial, lowest power first."""
 
-    extreme = True
+    zero_times_infinity_is_zero = True
 
     coef: tuple[float, ...] = static()
 
     @property
     def certificate(self) -> Certificate:
-        """Smooth; r_l keeps its sign at every variance if the powers it is made of, every second one, share theirs."""
+        """Smooth; r_l has one sign at every variance if the powers it is made of, every second one, have one."""
         halves = [self.coef[parity::2] for parity in (0, 1)]
         alike = all(min(half, default=0) >= 0 or max(half) <= 0 for half in halves)
         return Certificate(dot_product=True, nonnegative=alike, smooth=True)
 
     @property
     def orders(self) -> tuple[int, ...]:
-        """Those l for which r_l does not vanish identically, highest first."""
+        """The orders l for which r_l does not vanish identically, highest first."""
         return tuple(order for order in reversed(range(len(self.coef))) if any(self.coef[order::2]))
 
     @property
@@ -66,7 +67,7 @@ class PowerSum(SmoothActivation):
         return not any(self.coef[:-1])
 
     def coordinate(self, order: int, square: Array, unit: Array) -> Array:
-        """ρ_l for q = `square` m² and m = `unit`."""
+        """Return ρ_l for q = `square` m² and m = `unit`."""
         weights = []
         for i, c in enumerate(self.coef[order::2]):
             count = math.factorial(order + 2 * i) // (2**i * math.factorial(i) * math.factorial(order))
@@ -74,14 +75,14 @@ class PowerSum(SmoothActivation):
             weights.append(c * count * math.sqrt(math.factorial(order)) * (1 / unit) ** left_over if c else 0)
         return _horner(weights, square)
 
-    def scales(self, q: Array, root: Array) -> dict[str, Array]:
+    def sample_factors(self, q: Array, root: Array) -> dict[str, Array]:
         unit = jnp.where(root > (0 if self.single else 1), power_of_two(root), 1)
         inverse = 1 / unit  # XLA would turn two divisions into one by the square, which overflows.
         square = jnp.where(jnp.isinf(q) | (q == 0), jnp.square(root * inverse), q * inverse * inverse)
         coordinates = {str(order): self.coordinate(order, square, unit) for order in self.orders}
-        return super().scales(q, root) | {"unit": unit, "inverse_unit": inverse} | coordinates
+        return super().sample_factors(q, root) | {"unit": unit, "inverse_unit": inverse} | coordinates
 
-    def deviation(self, root: Array) -> Array | None:
+    def std_after(self, root: Array) -> Array | None:
         if not self.single:
             return None
         moment = math.factorial(2 * self.degree) // (2**self.degree * math.factorial(self.degree))
@@ -99,7 +100,7 @@ class PowerSum(SmoothActivation):
         return nngp * unit if self.degree else nngp, derivative
 
 
-@rule
+@frozen_pytree
 class UnitHermite(PowerSum):
     """He_n / √n!, without the cancellation of its powers."""
 
@@ -129,7 +130,7 @@ def Polynomial(coef: Sequence[float]) -> Network:
     if not 1 <= len(coef) <= LARGEST_DEGREE + 1:
         fix = f"List the coefficients up to the largest power, which may be {LARGEST_DEGREE}, lowest power first."
         raise refusal("coef", expected="a sequence of numbers", got=f"{len(coef)} coefficients", fix=fix)
-    return without_parameters(lambda shape: shape, lambda x: _horner(coef, x), PowerSum(coef))
+    return elementwise(lambda x: _horner(coef, x), PowerSum(coef))
 
 
 def Monomial(degree: int) -> Network:
@@ -144,14 +145,15 @@ def Monomial(degree: int) -> Network:
         >>> print(kernel_fn(jnp.array([[1.0]]), None, "nngp"))  # E[u⁶]
         [[15.]]
     """
-    return Polynomial([0.0] * _degree(degree) + [1.0])
+    return Polynomial([0.0] * _check_degree(degree) + [1.0])
 
 
 def Hermite(degree: int) -> Network:
     """Hermite polynomial of probability theory, divided by √(degree!) so that its mean square is 1 at variance 1.
 
     At variance 1 its kernels are those of neural-tangents, 𝒦' = 𝒦^degree, which assumes that variance everywhere. Here
-    they are right for every variance. Variances are 1 for inputs with ‖x‖² = number of features, `W_std=1` and no bias.
+    they are right for every variance. Variances are 1 if ‖x‖² is the number of features, `W_std` is 1, and there is no
+    bias.
 
     Args:
         degree: 0 to 150.
@@ -164,13 +166,13 @@ def Hermite(degree: int) -> Network:
         [[1.    0.512]
          [0.512 1.   ]]
     """
-    degree = _degree(degree)
+    degree = _check_degree(degree)
     coef = np.polynomial.hermite_e.herme2poly([0.0] * degree + [1.0]) / math.sqrt(math.factorial(degree))
     limit = UnitHermite(tuple(coef.tolist()))
-    return without_parameters(lambda shape: shape, lambda x: _unit_hermite(degree, x), limit)
+    return elementwise(lambda x: _unit_hermite(degree, x), limit)
 
 
-def _degree(degree: Any) -> int:
+def _check_degree(degree: Any) -> int:
     whole = isinstance(degree, int | np.integer) and not isinstance(degree, bool)
     if not whole or not 0 <= degree <= LARGEST_DEGREE:
         raise refusal(
@@ -183,7 +185,7 @@ def _degree(degree: Any) -> int:
 
 
 def _unit_hermite(degree: int, x: Array) -> Array:
-    """He_n(x) / √n! by √(n + 1) h_{n+1} = x h_n − √n h_{n−1}."""
+    """Return h_n = He_n(x) / √n!, by √(n + 1) h_{n+1} = x h_n − √n h_{n−1}."""
     before, value = jnp.zeros_like(x), jnp.ones_like(x)
     for n in range(degree):
         before, value = value, (x * value - math.sqrt(n) * before) / math.sqrt(n + 1)
@@ -191,7 +193,7 @@ def _unit_hermite(degree: int, x: Array) -> Array:
 
 
 def _horner(coef: Any, x: Array) -> Array:
-    """Σ_n coef[n] xⁿ in the shape of `x`."""
+    """Return Σ_n coef[n] xⁿ in the shape of `x`."""
     value = jnp.zeros_like(x)
     for n in reversed(range(len(coef))):
         value = coef[n] + (value if n == len(coef) - 1 else value * x)

@@ -1,51 +1,93 @@
-"""How a layer transforms kernels.
-
-A rule is the infinite-width half of a layer. It says what it needs of its input (`need`, asked backwards from the
-output), what it must remember about each sample (`trace`), and how a pair of samples is transformed given the two
-traces (`pairs`):
+"""The infinite-width half of a layer: its rule, which says how kernels pass through it.
 
     linear with weights      𝒦' = σ_w² L𝒦 + σ_b²,    Θ' = σ_w² LΘ + 𝒦'       (in NTK parameterization)
     linear, parameter-free   𝒦' = L𝒦,                Θ' = LΘ
     activation φ             𝒦' = E[φ(u)φ(v)],       Θ' = Θ · E[φ'(u)φ'(v)],      (u, v) ~ N(0, 𝒦)
 
-L is the identity (dense), a mean over filter taps (convolution), a sum over windows (pooling) or over neighbours
-(graphs). Rules are pytrees whose leaves are the hyperparameters, so that kernels differentiate in those too.
+L is the identity (dense), a mean over the taps of a filter (convolution), a sum over windows (pooling) or over
+neighbours (graphs). To evaluate kernels, a network goes through its rules three times:
+
+    1. `requirements_for`, backwards, before anything is computed
+
+           input ◄── Requirements ── layer 1 ◄── Requirements ── layer 2 ◄── what the caller wants
+
+       A layer is told what is wanted of its output, and answers what it must know about its input.
+
+    2. `per_sample`, forwards, once for each sample
+
+           input ──► SampleState ──► layer 1 ──► SampleState ──► layer 2
+                                        │                           │
+                                        ▼                           ▼
+                                      Memo                        Memo
+
+       Variances pass from layer to layer, and each layer leaves a memo (`remember`): what it has to know about
+       this sample in the third pass.
+
+    3. `per_pair`, forwards, once for each pair of samples
+
+                                 Memo, Memo                  Memo, Memo
+                                of both samples             of both samples
+                                        │                           │
+                                        ▼                           ▼
+           input ──► PairState ────► layer 1 ──► PairState ────► layer 2 ──► 𝒦, Θ
+
+Norms and square roots belong to samples, so they are computed in the second pass and not for each pair. Where layers
+stand side by side, requirements, states and memos are tuples with one entry per branch. Rules are pytrees whose leaves
+are the hyperparameters, so that kernels can be differentiated in those too.
 """
 
 import dataclasses
 from abc import abstractmethod
-from typing import Any, TypeVar, dataclass_transform
+from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Float
-
-from ntk_equiv._check import refusal
-from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array
-from ntk_equiv.stax._arc import gap_of
-from ntk_equiv.stax._certificate import NOTHING_BUT_SMOOTH, Certificate
-from ntk_equiv.stax._gap import cosine
-from ntk_equiv.stax._parameterization import NTK, Parameterization
-from ntk_equiv.stax._state import COVARIANCE, VARIANCE, Fixed, Need, Pairs, Points, aligned, materialize, safe_sqrt
-
-Trace = Any
-T = TypeVar("T")
+from ntk_equiv.stax._state import Branches, Memo, PairState, Requirements, SampleState
 
 
-def static(**kwargs: Any) -> Any:
-    """A dataclass field that belongs to the structure of a rule, not to its differentiable leaves."""
-    return dataclasses.field(metadata={"static": True}, **kwargs)
+@dataclass(frozen=True)
+class Certificate:
+    """Properties of a kernel that hold for all inputs, proven layer by layer.
+
+    For a fully connected network, 𝒦(x, x') and Θ(x, x') depend on ‖x‖, ‖x'‖ and the cosine c between them alone. At
+    fixed norms they are power series h(c), and their coefficients are products a_k(‖x‖) a_k(‖x'‖) of the Hermite
+    coefficients of the activations, composed and multiplied from layer to layer. If the sign of each a_k does not
+    depend on the norm, every coefficient of h is non-negative. Then |h(c)| ≤ h(1), h' ≥ 0 for c ≥ 0, and so on; bounds
+    on continuous groups rest on this. It is true for ReLU-like activations, erf, GELU, sine and cosine, exponentials,
+    Gaussians and the sign, and for polynomials only if powers of equal parity have coefficients of equal sign.
+
+    Attributes:
+        dot_product: the kernels depend only on the two norms and the cosine.
+        nonnegative: at fixed norms, the kernels are power series in the cosine with non-negative coefficients.
+        smooth: the activations are continuously differentiable, so that ∂f/∂w depends smoothly on the input.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> stax.serial(stax.Dense(1), stax.Relu(), stax.Dense(1)).kernel_fn.certificate
+        Certificate(dot_product=True, nonnegative=True, smooth=False)
+    """
+
+    dot_product: bool
+    nonnegative: bool
+    smooth: bool
+
+    def __and__(self, other: "Certificate") -> "Certificate":
+        """Return what both share: the certificate of a composition, or of a sum of independent branches."""
+        return Certificate(
+            self.dot_product and other.dot_product,
+            self.nonnegative and other.nonnegative,
+            self.smooth and other.smooth,
+        )
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(static,))
-def rule(cls: type[T]) -> type[T]:
-    """Class decorator: a frozen dataclass that is a pytree."""
-    return dataclass_pytree(dataclasses.dataclass(frozen=True)(cls))
+NOTHING_BUT_SMOOTH = Certificate(False, False, True)
+EVERYTHING = Certificate(True, True, True)
 
 
 class Rule:
-    """One layer's action on kernels. Subclasses define `pairs`, and the rest where the default does not fit."""
+    """How one layer transforms kernels.
+
+    Subclasses define `per_pair`, and the other methods where the default does not fit.
+    """
 
     # Whether what comes in, and what goes out, may be several branches.
     takes_branches = False
@@ -56,232 +98,69 @@ class Rule:
         """What is known about the kernel as a function of its inputs."""
         return NOTHING_BUT_SMOOTH
 
-    def need(self, need: Any) -> Any:
-        """What this layer must be given so that it can deliver `need`."""
-        return need
+    def requirements_for(self, wanted: Requirements | Branches) -> Requirements | Branches:
+        """Return what this layer must know about its input, so that it can deliver what is wanted of its output."""
+        return wanted
 
     def widening(self) -> int:
-        """By how much the number of positions may grow on the way through, for choosing a tile size."""
+        """Return the factor by which the number of positions may grow on the way; tile sizes depend on it."""
         return 1
 
     def after_flattening(self) -> "Rule | None":
-        """What is left to do on flattened inputs, if this begins with flattening them."""
+        """Return what is left to do on flattened inputs, if this rule begins by flattening them."""
         return None
 
-    def trace(self, points: Any) -> Trace:
-        """What `pairs` will want to know about each sample: a pytree of arrays `[n, ...]`."""
+    def remember(self, state: SampleState) -> Memo:
+        """Return what `per_pair` will have to know about each sample."""
         return ()
 
-    def output(self, points: Any) -> Any:
-        """The metadata of the output (grid, whether Gaussian), with `cov` still that of the input."""
-        return points
+    def describe_output(self, state: SampleState) -> SampleState:
+        """Return the state with the metadata of the output (grid, whether Gaussian); `cov` is still that of the input.
+
+        Refuse an input that this layer cannot follow.
+        """
+        return state
+
+    def per_sample(
+        self, state: SampleState | Branches, wanted: Requirements | Branches
+    ) -> tuple[SampleState | Branches, Memo]:
+        """Return the state of each sample after this layer, and the memo about it.
+
+        By default the new covariance is what `per_pair` makes of each sample paired with itself.
+        """
+        memo = self.remember(state)
+        after = self.describe_output(state)
+        if state.cov is None:
+            return after, memo
+        with_itself = PairState(state.cov, None, None, full=state.full, with_ntk=False, paired=True)
+        with_itself = self.per_pair(with_itself, memo, memo, wanted)
+        return after.with_cov(with_itself.nngp, full=with_itself.full), memo
 
     @abstractmethod
-    def pairs(self, pairs: Any, left: Trace, right: Trace, need: Any) -> Any:
-        """The kernels after this layer, from those before it and the traces of the two samples.
+    def per_pair(
+        self, state: PairState | Branches, left: Memo, right: Memo, wanted: Requirements | Branches
+    ) -> PairState | Branches:
+        """Return the kernels after this layer, from those before it and the memos about the two samples.
 
-        `need` is what will be asked of the result; only compositions look at it, to pass it on.
+        `wanted` is what will be asked of the result.
         """
-
-    def points(self, points: Any, need: Any) -> tuple[Any, Trace]:
-        """The per-sample quantities after this layer, and the trace of each sample."""
-        trace = self.trace(points)
-        after = self.output(points)
-        if points.cov is None:
-            return after, trace
-        alone = Pairs(points.cov, None, None, full=points.full, with_ntk=False, paired=True)
-        alone = self.pairs(alone, trace, trace, need)
-        return after.with_cov(alone.nngp, full=alone.full), trace
 
 
 class Linear(Rule):
-    """A layer that is linear in its input: subclasses define `spread`, the action of L on kernels."""
+    """A layer that is linear in its input and adds nothing: subclasses define `mix_positions`, the action of L."""
 
-    def need(self, need: Need) -> Need:
-        return dataclasses.replace(need, gap=False, stored=True)
+    def requirements_for(self, wanted: Requirements) -> Requirements:
+        return dataclasses.replace(wanted, gap=False, stored=True)
 
-    def spread(self, k: Array, pairs: Pairs, left: Trace, right: Trace) -> Array:
-        """L applied to one kernel array laid out as `pairs.nngp`."""
+    def mix_positions(self, k: Array, state: PairState, left: Memo, right: Memo) -> Array:
+        """Return L applied to one kernel, an array laid out as `state.nngp`."""
         return k
 
-    def full_after(self, pairs: Pairs) -> bool:
-        """Whether the output still distinguishes pairs of positions."""
-        return pairs.full
+    def is_full_after(self, state: PairState) -> bool:
+        """Return whether the output still distinguishes pairs of positions."""
+        return state.full
 
-    def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
-        nngp = self.spread(pairs.nngp, pairs, left, right)
-        ntk = None if pairs.ntk is None else self.spread(pairs.ntk, pairs, left, right)
-        return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=None, full=self.full_after(pairs))
-
-
-class Trainable(Linear):
-    """A linear layer with Gaussian weights and biases.
-
-    Subclasses have fields `W_var` and `b_var` (`None` without biases). Variances, not standard deviations, because
-    squares taken in float32 would be off by the same rounding in every layer. `channels` is the width of the finite
-    layer, and `parameterization` how its weights enter.
-    """
-
-    W_var: Any
-    b_var: Any
-    channels: int
-    parameterization: Parameterization = NTK
-
-    def output(self, points: Points) -> Points:
-        return dataclasses.replace(points, gaussian=True, channels=self.channels, wide=True, fan_outs=0)
-
-    def fan_in(self, points: Points) -> int:
-        """How many inputs each output sums over."""
-        return points.width()
-
-    def trace(self, points: Points) -> Trace:
-        return {"fan_in": Fixed(self.fan_in(points))} if self.parameterization.standard else {}
-
-    def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
-        after = super().pairs(pairs, left, right, need)
-        weight = jnp.asarray(self.W_var, after.nngp.dtype)
-        nngp = weight * after.nngp
-        if self.b_var is not None:
-            nngp = nngp + jnp.asarray(self.b_var, nngp.dtype)
-        if not after.with_ntk:
-            return dataclasses.replace(after, nngp=nngp)
-        own = nngp
-        if self.parameterization.standard:
-            own = self.parameterization.inputs(left["fan_in"].value) * after.nngp
-            own = own if self.b_var is None else own + 1
-        ntk = own if after.ntk is None else weight * after.ntk + own
-        return dataclasses.replace(after, nngp=nngp, ntk=ntk)
-
-
-class Activation(Rule):
-    """An elementwise nonlinearity."""
-
-    def factors(self, q: Array) -> dict[str, Array]:
-        """Per-sample quantities that `pairs` wants, from the variance q of the preactivation."""
-        return {"q": q}
-
-    @abstractmethod
-    def second_moment(self, q: Float[Array, "n *grid"]) -> Float[Array, "n *grid"]:
-        """E[φ(u)²] for u ~ N(0, q)."""
-
-    def need(self, need: Need) -> Need:
-        return Need(need.full_pairs, max(need.points, VARIANCE))
-
-    def trace(self, points: Points) -> Trace:
-        return self.factors(points.variance())
-
-    def output(self, points: Points) -> Points:
-        if not points.gaussian:
-            raise refusal(
-                "layers",
-                expected="such that every activation follows a layer with weights (Dense or Conv)",
-                got=f"{type(self).__name__} on an input that is not Gaussian at infinite width",
-                fix="Put a Dense or Conv layer before it.",
-            )
-        return dataclasses.replace(points, gaussian=False)
-
-    def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
-        after = self.output(points)
-        trace = self.trace(points)
-        if points.full:
-            return super().points(points, need)
-        return after.with_cov(self.second_moment(points.variance())), trace
-
-
-class DualActivation(Activation):
-    """An activation that is given by its dual, a function of covariance and variances."""
-
-    @abstractmethod
-    def dual(self, k: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, Array]:
-        """E[φ(u)φ(v)] and E[φ'(u)φ'(v)] for covariance k; the factors come ready to broadcast against k."""
-
-    def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
-        on_left = jax.tree.map(pairs.on_left, left)
-        on_right = jax.tree.map(pairs.on_right, right)
-        k = aligned(pairs.nngp, on_left["q"], on_right["q"])
-        nngp, derivative = self.dual(k, on_left, on_right)
-        ntk = None if pairs.ntk is None else pairs.ntk * derivative
-        if need.stored:
-            nngp, ntk = materialize((nngp, ntk), left["q"])
-        return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=None)
-
-
-class CosineActivation(Activation):
-    """An activation whose kernels are sensitive to cosines close to ±1: it asks for their gap.
-
-    Those with a kink or a jump at zero always are. Smooth ones are at large variances, where they look kinked.
-    """
-
-    def trace(self, points: Points) -> Trace:
-        return self.scales(points.variance(), points.deviation())
-
-    def deviation(self, root: Array) -> Array | None:
-        """√E[φ²] where it is known although q = root² is too large or small for a number."""
-        return None
-
-    def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
-        after, trace = super().points(points, need)
-        if points.root is None or after.cov is None or after.full:
-            return after, trace
-        return dataclasses.replace(after, root=self.deviation(points.root)), trace
-
-    def scales(self, q: Array, root: Array) -> dict[str, Array]:
-        """Per-sample quantities that `pairs` wants; `root` is √q, also where q is too large or small for a number."""
-        return {"q": q, "root": root, "inverse_root": jnp.where(root > 0, 1 / jnp.where(root > 0, root, 1), 0)}
-
-    def need(self, need: Need) -> Need:
-        return dataclasses.replace(super().need(need), gap=True)
-
-    def gap(self, pairs: Pairs, left: dict[str, Array], right: dict[str, Array]) -> Array:
-        """The gap of the cosine that came along, or else that of 𝒦; the factors come ready to broadcast against it.
-
-        A signal that vanishes has no direction: its cosines count as 0, which gives φ' at zero the mean of both sides,
-        as automatic differentiation does in finite networks. Layers on the way pass on what they were given.
-        """
-        if pairs.gap is None:
-            return gap_of(cosine(pairs.nngp, left["q"], left["inverse_root"], right["q"], right["inverse_root"]))
-        return jnp.where((left["inverse_root"] > 0) & (right["inverse_root"] > 0), pairs.gap, 1)
-
-
-class SmoothActivation(CosineActivation):
-    """An activation that is given by its dual as a function of covariance, variances and the gap of the cosine."""
-
-    # Whether E[φ'φ'] may be 0 where Θ is too large for a number, or the other way round: the product is 0.
-    extreme = False
-
-    @abstractmethod
-    def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
-        """E[φ(u)φ(v)], and E[φ'(u)φ'(v)] in one or more factors; what is per sample comes ready to broadcast.
-
-        In factors, where Θ · E[φ'φ'] is a number although E[φ'φ'] is too small to be one.
-        """
-
-    def second_moment(self, q: Array) -> Array:
-        scales = self.scales(q, safe_sqrt(q))
-        return self.dual(q, jnp.zeros_like(q), scales, scales)[0]
-
-    def points(self, points: Points, need: Need) -> tuple[Points, Trace]:
-        after, trace = super().points(points, need)
-        if points.full:
-            return after, trace
-        moment = self.dual(trace["q"], jnp.zeros_like(trace["q"]), trace, trace)[0]
-        return after.with_cov(moment, root=after.root), trace
-
-    def pairs(self, pairs: Pairs, left: Trace, right: Trace, need: Need) -> Pairs:
-        on_left = jax.tree.map(pairs.on_left, left)
-        on_right = jax.tree.map(pairs.on_right, right)
-        k = aligned(pairs.nngp, on_left["q"], on_right["q"])
-        nngp, *slopes = self.dual(k, self.gap(pairs, on_left, on_right), on_left, on_right)
-        ntk = pairs.ntk
-        if ntk is not None:
-            for slope in slopes:
-                lost = ((slope == 0) & jnp.isinf(ntk)) | ((ntk == 0) & jnp.isinf(slope))
-                ntk = jnp.where(lost, 0, ntk * slope) if self.extreme else ntk * slope
-        if need.stored:
-            nngp, ntk = materialize((nngp, ntk), left["q"])
-        return dataclasses.replace(pairs, nngp=nngp, ntk=ntk, gap=None)
-
-
-def needs_all_positions(need: Need) -> Need:
-    """The need of a layer that mixes positions: all pairs of them, for samples too if those are wanted."""
-    return Need(True, COVARIANCE if need.points else need.points)
+    def per_pair(self, state: PairState, left: Memo, right: Memo, wanted: Requirements) -> PairState:
+        nngp = self.mix_positions(state.nngp, state, left, right)
+        ntk = None if state.ntk is None else self.mix_positions(state.ntk, state, left, right)
+        return dataclasses.replace(state, nngp=nngp, ntk=ntk, gap=None, full=self.is_full_after(state))

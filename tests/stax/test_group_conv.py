@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from ntk_equiv import groups, reps, stax
-from ntk_equiv.stax._square import SquareGroup
 from tests.tolerances import ORACLE, assert_close
 
 TURN, FLIP = np.array([[0, -1], [1, 0]]), np.array([[1, 0], [0, -1]])
@@ -208,14 +207,14 @@ def test_features_move_with_the_image_and_pooled_ones_do_not():
 
 @both_groups
 def test_elements_are_numbered_as_those_of_the_groups(name):
-    group, square = GROUPS[name], SquareGroup.of(name)
-    assert (square.table == np.asarray(group.table)).all()
-    assert (square.inverse == np.asarray(group.inverse)).all()
-    image = jnp.arange(9).reshape(3, 3, 1)
-    images = jax.jit(REPS[name].orbit)(image)
+    """A filter of the size of the image is a dense layer: y(g) is the inner product of the image and gW."""
+    group, rng = GROUPS[name], np.random.default_rng(0)
     for g in range(group.order):
-        assert (square.move(g, image, (0, 1)) == images[g]).all()
-        assert [product(name, g, k) for k in range(group.order)] == square.table[g].tolist()
+        assert [product(name, g, k) for k in range(group.order)] == group.table[g].tolist()
+    x, W = (jnp.asarray(rng.normal(size=shape)) for shape in ((1, 3, 3, 1), (3, 3, 1, 1)))
+    y = stax.LiftingConv(1, (3, 3), group=name).apply_fn((W, None), x)
+    turned = jax.jit(REPS[name].orbit)(W[None, ..., 0])
+    assert_close(y[0, 0, 0, :, 0], jnp.sum(turned * x[None], (1, 2, 3, 4)) / 3)
 
 
 def test_tiles_count_the_axis_of_the_group():

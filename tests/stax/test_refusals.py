@@ -1,4 +1,7 @@
-"""Wrong calls get an error that names the argument, what was expected, what came, and what to do."""
+"""Wrong calls get an error that says what is wrong and what to do.
+
+The error tour has a row for each check that layers share; here are the messages of those that belong to one layer.
+"""
 
 import sys
 
@@ -34,12 +37,12 @@ def attention(**settings):
 
 
 def embedded(**settings):
-    """Kernels of attention behind a layer with weights."""
+    """Kernels of attention after a layer with weights."""
     return stax.serial(stax.Dense(2), attention(**settings))[2]
 
 
 def beside(fan_in, *branches, x=X, after=None):
-    """Kernels of branches side by side, each behind a layer with weights."""
+    """Kernels of branches side by side, each after a layer with weights."""
     first = stax.Conv(1, (1, 1)) if x is IMAGES else stax.Dense(1)
     end = [] if after is None else [after]
     return stax.serial(first, stax.FanOut(2), stax.parallel(*branches), fan_in, *end)[2](x)
@@ -71,26 +74,16 @@ WRONG_VALUES = {
     ),
     "fewer layers than branches": (lambda: shape_of(stax.FanOut(3), BRANCHES), r"`layers` must be 2 branches, got 3"),
     "layers for branches that nobody made": (lambda: shape_of(BRANCHES), r"`input_shape` must be one shape for each"),
-    "negative number of features": (lambda: DENSE.of_features(-3), r"`features` must be a positive integer"),
     "one sample without its axis": (lambda: DENSE(jnp.ones(3)), r"`x1` must be samples stacked .* shape \(3,\)"),
     "other features": (lambda: DENSE(X, jnp.ones((2, 4))), r"`x2` must be samples like those of `x1`"),
     "unknown kernel": (lambda: DENSE(X, None, "cov"), r"`get` must be one of 'nngp', 'ntk', got 'cov'"),
-    "unknown kernel in a tuple": (lambda: DENSE(X, None, ("ntk", "cov")), r"`get` must be one of"),
     "vectors for a convolution": (lambda: CONV(X), r"`x` must be \[n, 2 spatial axes, channels\]"),
     "image smaller than the filter": (
         lambda: CONV(jnp.ones((2, 2, 2, 1))),
         r"at least as large as the window \(3, 3\)",
     ),
     "unknown padding": (lambda: stax.Conv(4, (2, 2), padding="FULL"), r"`padding` must be one of 'VALID', 'SAME'"),
-    "padding in lower case": (lambda: stax.AvgPool((2, 2), padding="same"), r"`padding` must be one of"),
     "strides of other rank": (lambda: stax.Conv(4, (3, 3), strides=(2,)), r"`strides` must be of length 2, got \(2,\)"),
-    "zero stride": (lambda: stax.Conv(4, (3, 3), strides=(0, 1)), r"`strides` must be a positive integer"),
-    "empty filter": (lambda: stax.Conv(4, (0, 3)), r"`filter_shape` must be a positive integer, got 0"),
-    "no width": (lambda: stax.Dense(0), r"`out_dim` must be a positive integer, got 0"),
-    "fractional width": (lambda: stax.Dense(2.5), r"`out_dim` must be a positive integer, got 2.5"),
-    "no channels": (lambda: stax.Conv(-1, (3, 3)), r"`out_chan` must be a positive integer"),
-    "several standard deviations": (lambda: stax.Dense(4, jnp.ones(3)), r"`W_std` must be one real number"),
-    "no standard deviation": (lambda: stax.Dense(4, None), r"`W_std` must be one real number, got None"),
     "channels first": (lambda: stax.Dense(4, channel_axis=1)[2](IMAGES), r"`channel_axis` must be .* -1 or 3, got 1"),
     "channels first, finite": (
         lambda: stax.GlobalAvgPool(channel_axis=1)[1]((), IMAGES),
@@ -146,15 +139,7 @@ WRONG_VALUES = {
         lambda: stax.Conv(4, (3, 3), dimension_numbers=("NCHW", "OIHW", "NCHW")),
         r"`dimension_numbers` must be samples first and channels last",
     ),
-    "unknown parameterization": (
-        lambda: stax.Dense(4, parameterization="mup"),
-        r"`parameterization` must be one of 'ntk', 'standard', got 'mup'",
-    ),
     "three factors of width": (lambda: stax.Dense(4, parameterization="standard", s=(1, 2, 3)), r"`s` must be two"),
-    "factor of width zero": (
-        lambda: stax.Conv(4, (2,), parameterization="standard", s=(1, 0)),
-        r"`s` must be a positive integer, got 0",
-    ),
     "radial kernel without features": (
         lambda: stax.Dense(1, parameterization="standard")[2].radial(jnp.ones(1), jnp.ones(1), jnp.ones(1)),
         r"of known width before a layer in standard parameterization.*`of_features`",
@@ -183,9 +168,6 @@ WRONG_VALUES = {
         lambda: attention()[2](X),
         r"`x` must be \[n, positions\.\.\., channels\] for attention",
     ),
-    "unknown attention": (lambda: attention(attention_mechanism="MAX"), r"`attention_mechanism` must be one of"),
-    "attention without heads": (lambda: stax.GlobalSelfAttention(4, 4, 4, 0), r"`n_heads` must be a positive integer"),
-    "attention without weights": (lambda: attention(W_out_std=None), r"`W_out_std` must be one real number"),
     "kernels of attention without a closed form": (
         lambda: stax.serial(stax.Dense(4), attention(linear_scaling=False))[2](TOKENS),
         r"`linear_scaling, attention_mechanism` must be .* no closed form.*init_fn and apply_fn",
@@ -193,10 +175,6 @@ WRONG_VALUES = {
     "unknown embedding": (lambda: attention(pos_emb_type="ROTARY"), r"`pos_emb_type` must be one of 'NONE', 'SUM'"),
     "summed embedding of other width": (
         lambda: embedded(pos_emb_type="SUM", n_chan_pos_emb=5)(TOKENS),
-        r"`n_chan_pos_emb` must be the number of channels of the input, 2",
-    ),
-    "summed embedding of other width, finite": (
-        lambda: attention(pos_emb_type="SUM", n_chan_pos_emb=5)[0](jax.random.key(0), TOKENS.shape),
         r"`n_chan_pos_emb` must be the number of channels of the input, 2",
     ),
     "embedding without a covariance": (
@@ -207,8 +185,6 @@ WRONG_VALUES = {
         lambda: embedded(pos_emb_type="SUM", pos_emb_decay_fn=jnp.sum)(TOKENS),
         r"`pos_emb_decay_fn` must be a function of arrays",
     ),
-    "infinite slope": (lambda: stax.LeakyRelu(float("inf")), r"`alpha` must be one real number, got inf"),
-    "no quadrature nodes": (lambda: stax.ElementwiseNumerical(jnp.tanh, 0), r"`deg` must be a positive integer"),
     "activation first": (lambda: stax.Relu().kernel_fn(X), r"every activation follows a layer with weights"),
     "activation twice": (lambda: stax.serial(stax.Dense(1), stax.Erf(), stax.Erf())[2](X), r"every activation follows"),
     "activation after flatten": (
@@ -229,14 +205,7 @@ WRONG_VALUES = {
         lambda: stax.Aggregate().apply_fn((), jnp.ones((2, 4, 3))),
         r"`x` must be a graph for `Aggregate`",
     ),
-    "sparse aggregation": (lambda: stax.Aggregate(implementation="SPARSE"), r"`implementation` must be one of 'DENSE'"),
     "sum of one": (lambda: stax.serial(stax.Dense(1), stax.FanInSum())[2](X), r"several branches before `FanInSum`"),
-    "sum of two activations": (
-        lambda: stax.serial(stax.Dense(4), stax.FanOut(2), stax.parallel(stax.Relu(), stax.Erf()), stax.FanInSum())[2](
-            X
-        ),
-        r"at most one ends without weights",
-    ),
     "sum of unequal grids": (
         lambda: stax.serial(stax.FanOut(2), stax.parallel(stax.Conv(1, (3, 3)), stax.Conv(1, (2, 2))), stax.FanInSum())[
             2
@@ -282,7 +251,7 @@ WRONG_VALUES = {
     ),
     "an even filter on a group": (
         lambda: stax.LiftingConv(1, (2, 2), padding="SAME", group="D4")[2](IMAGES),
-        r"such that D4 is respected, got 0 cells of padding before, 1 behind.*odd filter",
+        r"such that D4 is respected, got 0 cells of padding before, 1 after.*odd filter",
     ),
     "a stride that leaves pixels out": (
         lambda: stax.LiftingConv(1, (2, 2), (2, 2), group="C4")[0](KEY, IMAGES.shape),
@@ -297,11 +266,6 @@ WRONG_VALUES = {
         r"`x` must be .* features on C4 or D4, got positions \(5, 5\)",
     ),
     "images pooled over a group, finite": (lambda: stax.GroupPool()[1]((), IMAGES), r"features on C4 or D4"),
-    "product of one": (lambda: stax.serial(stax.Dense(1), stax.FanInProd())[2](X), r"branches before `FanInProd`"),
-    "product of two activations": (
-        lambda: beside(stax.FanInProd(), stax.Relu(), stax.Erf()),
-        r"at most one has no weights of its own",
-    ),
     "product of unequal grids": (
         lambda: beside(stax.FanInProd(), stax.Conv(1, (3, 3)), stax.Conv(1, (2, 2)), x=IMAGES),
         r"branches of equal shape",
@@ -331,7 +295,6 @@ WRONG_VALUES = {
         lambda: beside(stax.FanInConcat(-2), stax.Dense(1), stax.Dense(1)),
         r"`axis` must be that of channels or positions, 1 to 1 or -1 to -1, got -2",
     ),
-    "one joined": (lambda: stax.serial(stax.Dense(1), stax.FanInConcat())[2](X), r"branches before `FanInConcat`"),
     "joined to a raw input, radially": (
         lambda: stax.serial(stax.FanOut(2), stax.parallel(stax.Identity(), stax.Dense(1)), stax.FanInConcat())[
             2
@@ -339,8 +302,6 @@ WRONG_VALUES = {
         r"branches of known width",
     ),
     "everything dropped": (lambda: stax.Dropout(0.0), r"`rate` must be above 0 and at most 1, got 0"),
-    "more than everything kept": (lambda: stax.Dropout(1.5), r"`rate` must be above 0 and at most 1, got 1.5"),
-    "unknown mode": (lambda: stax.Dropout(0.5, "eval"), r"`mode` must be one of 'train', 'test', got 'eval'"),
     "dropped inputs": (lambda: stax.Dropout(0.5).kernel_fn(X), r"dropout follows a layer with weights"),
     "activation after dropout": (
         lambda: stax.serial(stax.Dense(1), stax.Dropout(0.5), stax.Relu())[2](X),
@@ -352,13 +313,10 @@ WRONG_VALUES = {
         r"graphs or dropout",
     ),
     "negative degree": (lambda: stax.Monomial(-1), r"`degree` must be a whole number from 0 to 150, got -1"),
-    "fractional degree": (lambda: stax.Hermite(2.0), r"`degree` must be a whole number from 0 to 150, got 2.0"),
     "degree beyond all numbers": (lambda: stax.Hermite(151), r"`degree` must be"),
     "no coefficients": (lambda: stax.Polynomial([]), r"`coef` must be a sequence of numbers, got 0 coefficients"),
-    "one coefficient without a list": (lambda: stax.Polynomial(3.0), r"`coef` must be a sequence of numbers"),
     "infinite coefficient": (lambda: stax.Polynomial([1.0, float("inf")]), r"`coef` must be one finite real number"),
     "indefinite kernel": (lambda: stax.ExpNormalized(-1.0), r"`gamma` must be at least 0, got -1"),
-    "imaginary length": (lambda: stax.Rbf(-1.0), r"`gamma` must be at least 0, got -1"),
     "kernel without function": (
         lambda: stax.ExpNormalized().apply_fn((), X),
         r"`ExpNormalized`, which is only a kernel",
