@@ -48,7 +48,10 @@ class KernelFunction(Protocol):
     """Any function that evaluates kernels on two batches of samples: ours, one of neural-tangents, or your own."""
 
     def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None) -> Any:
-        """Return the kernels of all pairs from `x1` and `x2` (from `x1` with itself if `x2` is `None`)."""
+        """Return the kernels of all pairs from `x1` and `x2` (from `x1` with itself if `x2` is `None`).
+
+        One array if `get` is one name, else a record or tuple of exactly the kernels that `get` names, in its order.
+        """
 
 
 @runtime_checkable
@@ -67,7 +70,10 @@ class SplitKernel(KernelFunction, Protocol):
         """Return a kernel function that will be asked for no other kernels than `get`, and may do less work."""
 
     def per_sample(self, x: Inputs) -> Any:
-        """Return what `per_pair` needs to know about each sample: a pytree of arrays with leading axis n."""
+        """Return what `per_pair` needs to know about each sample: a pytree of arrays with leading axis n.
+
+        `x` is what `check_samples` returned.
+        """
 
     def per_pair(self, left: Any, right: Any, get: Get = None) -> Any:
         """Return the kernels of all pairs, from what `per_sample` returned for each side."""

@@ -68,7 +68,7 @@ class AugmentedSet:
     elements: tuple[int, ...] | None = dataclasses.field(metadata={"static": True})
 
     def __repr__(self) -> str:
-        return f"<augmented set: {self.n} points under {self.order} elements of {self.group.label}>"
+        return f"<augmented set: {self.n} samples under {self.order} elements of {self.group.label}>"
 
     @property
     def group(self) -> FiniteGroup | ContinuousGroup:
@@ -208,7 +208,7 @@ def augment(
         >>> from ntk_equiv import augment, groups, reps
         >>> train = augment(jnp.array([[1., 2.], [3., 4.]]), jnp.array([5., 6.]), reps.regular(groups.cyclic(2)))
         >>> train
-        <augmented set: 2 points under 2 elements of cyclic(2)>
+        <augmented set: 2 samples under 2 elements of cyclic(2)>
         >>> train.x.tolist()
         [[1.0, 2.0], [3.0, 4.0], [2.0, 1.0], [4.0, 3.0]]
         >>> train.y.tolist()

@@ -142,7 +142,7 @@ def test_subsets() -> None:
     x = samples(2, 3)
     chosen = [5, 5, 11]
     train = augment(x, x, VECTORS, VECTORS, elements=chosen)
-    assert repr(train) == '<augmented set: 2 points under 3 elements of polyhedral("O")>'
+    assert repr(train) == '<augmented set: 2 samples under 3 elements of polyhedral("O")>'
     assert_close(train.x, jnp.concatenate([x @ O.matrices[g].T for g in chosen]), ROUNDING)
     assert_close(train.y, train.x, ROUNDING)
     for ask in (train.permutation, train.permutation_matrix):

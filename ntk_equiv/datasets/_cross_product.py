@@ -51,9 +51,9 @@ def cross_product(
         >>> drawing, rotating = jax.random.split(jax.random.key(0))
         >>> ten = groups.SO3.sample(rotating, 10)
         >>> augment(*cross_product(drawing).train, elements=ten)
-        <augmented set: 100 points under 10 elements of SO(3)>
+        <augmented set: 100 samples under 10 elements of SO(3)>
         >>> augment(*cross_product(drawing, group=groups.polyhedral("I")).train)
-        <augmented set: 100 points under 60 elements of polyhedral("I")>
+        <augmented set: 100 samples under 60 elements of polyhedral("I")>
     """
     random_key(key)
     counts, actions = check_sizes(train, test, ood), _actions(group)

@@ -111,7 +111,7 @@ def ising(
         >>> from ntk_equiv.datasets import ising
         >>> data = ising(jax.random.key(0))
         >>> augment(*data.train)
-        <augmented set: 128 points under 4 elements of cyclic(4)>
+        <augmented set: 128 samples under 4 elements of cyclic(4)>
         >>> data.train.y.shape, data.std.local[0].item(), round(data.std.energy**2, 12)
         ((128, 25), 2.0, 0.32)
     """

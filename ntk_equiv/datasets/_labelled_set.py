@@ -34,7 +34,7 @@ class LabelledSet(NamedTuple):
         >>> data
         <labelled set: x (2, 2), y (2,), regular and trivial of cyclic(2)>
         >>> augment(*data)
-        <augmented set: 2 points under 2 elements of cyclic(2)>
+        <augmented set: 2 samples under 2 elements of cyclic(2)>
     """
 
     x: Inputs

@@ -11,7 +11,7 @@ group-circulant, with Φ(k) = Θ(x_i, ρ_X(k)x_j) ρ_K(k). Data without a group 
 
 import dataclasses
 import math
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -53,12 +53,12 @@ class TrainingSet:
         """Whether the computation is reduced by the group, or dense."""
         return "dense" if self.rep_x is None else "reduced"
 
-    @property
+    @cached_property
     def group(self) -> FiniteGroup | None:
         """The group by which the computation is reduced."""
         return None if self.rep_x is None else self.rep_x.group  # type: ignore[return-value]
 
-    @property
+    @cached_property
     def order(self) -> int:
         """The number of group elements."""
         return 1 if self.group is None else self.group.order

@@ -97,8 +97,11 @@ class KernelFn:
         return self
 
     def per_sample(self, x: Inputs) -> Any:
-        """Return what `per_pair` needs to know about each sample: a pytree of arrays with leading axis n."""
-        return _per_sample(self.rule, check_inputs(x, "x"))
+        """Return what `per_pair` needs to know about each sample: a pytree of arrays with leading axis n.
+
+        `x` is what `check_samples` returned.
+        """
+        return _per_sample(self.rule, x)
 
     def per_pair(self, left: Any, right: Any, get: Get = None) -> Any:
         """Return the kernels of all pairs of samples, from what `per_sample` returned for each side."""
