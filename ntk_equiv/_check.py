@@ -7,6 +7,8 @@ checked alone.
 
 import math
 import os
+import sys
+import warnings
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -204,6 +206,14 @@ def single_time(t: Any) -> Any:
         fix = "This belongs to one time: call it once for each time."
         raise refusal("t", expected="a single time", got=f"shape {jnp.shape(t)}", fix=fix)
     return t
+
+
+def warn_caller(message: str, category: type[Warning]) -> None:
+    """Issue a warning that points to the line outside of the library from which it was called."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ntk_equiv."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
 
 
 def is_concrete(x: Any) -> bool:

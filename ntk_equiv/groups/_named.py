@@ -88,7 +88,7 @@ def _named_factor(name: str) -> FiniteGroup:
         return _SINGLE_GROUPS[name]()
     if name.startswith("SO3:"):
         return SO3.finite(name.removeprefix("SO3:"))
-    match = re.fullmatch(r"(C|D|S|A|SO2:|O2:)([1-9]\d*)", name)
+    match = re.fullmatch(rf"({'|'.join(_FAMILIES)})([1-9]\d*)", name)
     if not match:
         raise ValueError("Write the name like one of these, or build the group with `ntk_equiv.groups` in Python.")
     _check_order(int(match[2]))

@@ -12,7 +12,7 @@ and a group-circulant matrix, (Θv)(g) = Σ_h Φ(g⁻¹h) v(h), acts on the seco
 Real functions need only one irrep of a conjugate pair, and twice the real part of its contribution. In code:
 
     σ, d/|G|       `WeightedIrrep`      one irrep that is needed, with the factor in front of its contribution
-    B_σ            `Block`              one block: solved for Θ, kept beside it for 𝒦, with the labels
+    B_σ            `GramBlock`              one block: solved for Θ, kept beside it for 𝒦, with the labels
     Θ(X, X)        `GramBlocks`         all blocks that were asked for
     v̂              `coefficients`       a matrix whose rows count (b, i), i numbering what Φ acts on, and whose
                                         columns count (a, c), c numbering channels
@@ -37,12 +37,12 @@ from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import SplitKernel
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.infinite._training_set import TrainingSet
-from ntk_equiv.solvers import DenseBlock, SolvedBlock, Solver, noise_level
+from ntk_equiv.solvers import DenseBlock, SolvedBlock, Solver, noise_level, refusing_tracers
 
 # Kernels that are held at a time beside the blocks: a quarter of a gigabyte in double precision.
 ENTRIES_AT_A_TIME = 2**25
 # How negative an eigenvalue may be, in units of √eps times the largest row sum. Kernels of neural-tangents are off by
-# √eps at samples that coincide; anything beyond is no rounding.
+# √eps at samples that coincide; anything beyond is not rounding.
 NEGATIVE = 100.0
 
 
@@ -134,12 +134,12 @@ def _weighted_sums(weights: tuple[jax.Array, ...], values: jax.Array) -> list[ja
 
 @dataclass_pytree
 @dataclasses.dataclass(frozen=True, eq=False)
-class Block:
+class GramBlock:
     """One block of the Gram matrix.
 
     Attributes:
         solved: the block of Θ, through which functions of it are applied.
-        labels: v̂† of the labels in its working basis, [(a, c), d · n].
+        labels: v̂† of the labels, [(a, c), (b, i)], with (b, i) in the working basis.
         nngp: the block of 𝒦; None until it is needed.
     """
 
@@ -155,30 +155,30 @@ class GramBlocks:
 
     Attributes:
         data: the training set.
-        blocks: by the number of their irrep in `irreps_of(data.group)`.
+        by_irrep: the blocks, by the number of their irrep in `irreps_of(data.group)`.
         scale: the largest row sum of |Θ|, which bounds every eigenvalue.
         noise: how far rounding may move a small eigenvalue.
     """
 
     data: TrainingSet
-    blocks: dict[int, Block]
+    by_irrep: dict[int, GramBlock]
     scale: jax.Array
     noise: jax.Array
 
     @property
     def has_nngp(self) -> bool:
         """Whether all blocks have the NNGP kernel too."""
-        return all(block.nngp is not None for block in self.blocks.values())
+        return all(block.nngp is not None for block in self.by_irrep.values())
 
     @property
     def any_function(self) -> bool:
         """Whether any function of the blocks can be applied, and not just one inverse."""
-        return all(block.solved.any_function for block in self.blocks.values())
+        return all(block.solved.any_function for block in self.by_irrep.values())
 
-    def __iter__(self) -> Iterator[tuple[WeightedIrrep, Block]]:
+    def __iter__(self) -> Iterator[tuple[WeightedIrrep, GramBlock]]:
         """Go through the blocks, each with its irrep."""
         irreps = irreps_of(self.data.group)
-        for number, block in sorted(self.blocks.items()):
+        for number, block in sorted(self.by_irrep.items()):
             yield irreps[number], block
 
     def with_labels(self, labels: jax.Array) -> "GramBlocks":
@@ -186,9 +186,9 @@ class GramBlocks:
         irreps = irreps_of(self.data.group)
         blocks = {
             number: dataclasses.replace(block, labels=_labels_in_basis(block.solved, irreps[number], labels))
-            for number, block in self.blocks.items()
+            for number, block in self.by_irrep.items()
         }
-        return dataclasses.replace(self, blocks=blocks)
+        return dataclasses.replace(self, by_irrep=blocks)
 
     def spectrum(self) -> jax.Array | None:
         """Return the eigenvalues in increasing order, as often as they occur in the Gram matrix; None if unknown."""
@@ -209,7 +209,7 @@ def solve_blocks(
     wanted: Iterable[int],
     *,
     get: tuple[str, ...] = ("ntk",),
-    known: Mapping[int, Block] = MappingProxyType({}),
+    known: Mapping[int, GramBlock] = MappingProxyType({}),
     inverse_shift: float | None = None,
 ) -> GramBlocks:
     """Evaluate the kernels of the training set, and solve the blocks of some irreps.
@@ -242,8 +242,9 @@ def solve_blocks(
     for number in wanted:
         block = known.get(number)
         if block is None:
-            solved = solver.solve(theta.pop(number), noise=noise, inverse_shift=inverse_shift)
-            block = Block(solved, _labels_in_basis(solved, irreps[number], labels), None)
+            with refusing_tracers(repr(solver)):
+                solved = solver.solve(theta.pop(number), noise=noise, inverse_shift=inverse_shift)
+            block = GramBlock(solved, _labels_in_basis(solved, irreps[number], labels), None)
         blocks[number] = dataclasses.replace(block, nngp=other.pop(number)) if len(get) > 1 else block
     found = GramBlocks(data, blocks, scale, noise)
     _check_positive(found)

@@ -27,6 +27,8 @@ from ntk_equiv._check import (
     positive_integer,
     random_key,
     refusal,
+    scalar,
+    single_time,
 )
 from ntk_equiv._gram import check_samples, kernel_function, split_kernel
 from ntk_equiv._positions import joint
@@ -110,16 +112,17 @@ class InfiniteEnsemble:
             method: `"dense"` takes the Gram matrix of all samples as a whole; `"reduced"` uses the group that augments
                 them; `"auto"` does so if that is exact, and says why if it is not.
             solver: how functions of a block are applied: one of `ntk_equiv.solvers`, or `"auto"`.
-            blocks: `ens.blocks` of another ensemble with the same kernel, data and method, to solve nothing again.
+            blocks: `ens.blocks` of another ensemble with the same kernel, data and reduction, to solve nothing again.
+                They are trusted: data and kernel are not compared.
 
         Raises:
             ValueError: the data, the network and the group do not fit together, or the rate makes training diverge.
         """
-        given = blocks is not None  # and everything was checked when they were made
         kernel, filter = split_kernel(kernel_function(kernel_fn)), _as_filter(filter)
+        one_of(reduction, ("sum", "mean"), "reduction")
+        solver = check_solver(solver, auto=Eigh())
+        given = blocks is not None
         if blocks is None:
-            one_of(reduction, ("sum", "mean"), "reduction")
-            solver = check_solver(solver, auto=Eigh())
             with evaluating_what_is_known():
                 blocks = _solve_for_mean(kernel, train, filter, reduction, method, solver)
         values = {
@@ -133,9 +136,9 @@ class InfiniteEnsemble:
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        if not given:
+        if not given:  # blocks that are given may be JAX's placeholders; predictions check the rate again
             with evaluating_what_is_known():
-                _warnings.check_rate(self)
+                _warnings.check_rate(filter, self.entries, blocks, self._largest_eigenvalue)
                 _warnings.warn_of_rank(blocks)
 
     def __repr__(self) -> str:
@@ -190,12 +193,7 @@ class InfiniteEnsemble:
             [m, ...] in the shape of the labels, with an axis of times in front if t is a vector.
         """
         x, (times, single) = self.check_samples(x), self._check_times(t)
-        blocks = self._blocks_for(times) if f0 is None else self._blocks_from_start(function(f0, "f0"), times)
-        f = self._filter_above_noise(blocks)
-        _warnings.warn_of_projection(blocks, f, times)
-        mean = _moments.mean(self.kernel_fn, blocks, f, x, times)
-        if f0 is not None:
-            mean = mean + check_outputs(jnp.asarray(f0(x)), blocks.data).reshape(1, *mean.shape[1:])
+        mean = self._mean(x, times, None if f0 is None else function(f0, "f0"))
         return mean[0] if single else mean
 
     def cov(self, x: Inputs, t: Any = None, x2: Inputs | None = None) -> jax.Array:
@@ -225,8 +223,7 @@ class InfiniteEnsemble:
             [m], with outputs on a grid [m, h, w], after an axis of times if t is a vector.
         """
         x, (times, single) = self.check_samples(x), self._check_times(t)
-        blocks = self._blocks_for(times, covariance=True)
-        variance = _moments.variance(self.kernel_fn, blocks, self._filter_above_noise(blocks), x, times)
+        variance = self._var(x, times)
         return variance[0] if single else variance
 
     def sample(self, key: jax.Array, x: Inputs, t: Any = None, members: int = 1) -> jax.Array:
@@ -243,16 +240,11 @@ class InfiniteEnsemble:
         """
         random_key(key)
         positive_integer(members, "members")
-        times, single = self._check_times(t)
+        x, (times, single) = self.check_samples(x), self._check_times(t)
         data = self.blocks.data
-        mean = self.mean(x, t).reshape(len(times), -1, data.channels)
-        blocks = self._blocks_for(times, covariance=True)
-        if single:
-            cov = joint(self.cov(x, t))
-        else:
-            f = self._filter_above_noise(blocks)
-            cov = _moments.trajectory_covariance(self.kernel_fn, blocks, f, self.check_samples(x), times)
-        rows = _moments.draw_members(key, mean.reshape(-1, mean.shape[-1]), cov, members)
+        mean = self._mean(x, times).reshape(-1, data.channels)
+        cov = joint(self._cov(x, times, None)[0]) if single else self._trajectory_cov(x, times)
+        rows = _moments.draw_members(key, mean, cov, members)
         values = rows.reshape(members, len(times), -1, *data.y.shape[1:])
         return values[:, 0] if single else values.swapaxes(0, 1)
 
@@ -308,7 +300,9 @@ class InfiniteEnsemble:
         Returns:
             Its mean, in the shape of the labels, and its covariance [m, m].
         """
-        return _statistics.nngp_posterior(self, x, noise)
+        scalar(noise, "noise", at_least=0, fix="It is a variance.")
+        x = self.check_samples(x)
+        return _statistics.nngp_posterior(self.kernel_fn, self.blocks.data, self.solver, x, noise)
 
     def log_marginal_likelihood(self, *, noise: Scalar) -> Float[jax.Array, ""]:
         """Return the log-probability density of the labels under the Gaussian process of `nngp_posterior`.
@@ -321,7 +315,8 @@ class InfiniteEnsemble:
         Args:
             noise: the variance of the noise in the labels.
         """
-        return _statistics.log_marginal_likelihood(self, noise)
+        scalar(noise, "noise", at_least=0, fix="It is a variance.")
+        return _statistics.log_marginal_likelihood(self.kernel_fn, self.blocks.data, self.solver, noise)
 
     def expected_mse(self, x: Inputs, y: Any, t: Any = None, *, members: int = 1) -> _statistics.ExpectedError:
         """Return the expected mean squared error of the mean of some members, E mean (f̂ − y)² = bias + variance.
@@ -332,7 +327,11 @@ class InfiniteEnsemble:
             t: as for `mean`.
             members: the size of the ensemble.
         """
-        return _statistics.expected_mse(self, x, y, t, members)
+        positive_integer(members, "members")
+        x, (times, single) = self.check_samples(x), self._check_times(t)
+        y = self._check_test_labels(x, y)
+        error = _statistics.expected_mse(self._mean(x, times), self._var(x, times), y, members)
+        return jax.tree.map(lambda part: part[0], error) if single else error
 
     def expected_accuracy(
         self, key: jax.Array, x: Inputs, y: Any, t: Any = None, *, members: int = 1, samples: int = 1000
@@ -347,7 +346,16 @@ class InfiniteEnsemble:
             members: the size of the ensemble.
             samples: how many draws for each test sample.
         """
-        return _statistics.expected_accuracy(self, key, x, y, t, members, samples)
+        random_key(key)
+        positive_integer(members, "members")
+        positive_integer(samples, "samples")
+        x, (times, _) = self.check_samples(x), self._check_times(single_time(t))
+        y = self._check_test_labels(x, y)
+        if y.ndim < 2 or y.shape[-1] < 2:
+            fix = "Give labels one channel for each class, as `jax.nn.one_hot` does."
+            raise refusal("y", expected="labels with at least two channels", got=f"shape {y.shape}", fix=fix)
+        mean, variance = self._mean(x, times)[0], self._var(x, times)[0]
+        return _statistics.expected_accuracy(key, mean, variance, y, members, samples)
 
     # Keeping it
 
@@ -368,7 +376,7 @@ class InfiniteEnsemble:
 
     def save(self, path: Any) -> None:
         """Write the solved blocks to a file `.npz`, with what is needed to recognise the data and the kernel."""
-        _storage.save(self, path)
+        _storage.save(path, self.kernel_fn, self._blocks_for(None), self.reduction, self.solver)
 
     @classmethod
     def load(cls, path: Any, kernel_fn: KernelFunction | tuple, train: Any, filter: Any = None) -> "InfiniteEnsemble":
@@ -386,7 +394,7 @@ class InfiniteEnsemble:
         kernel = split_kernel(kernel_function(kernel_fn))
         blocks, reduction, solver = _storage.load(path, kernel, train)
         ens = cls(kernel, train, _as_filter(filter), reduction=reduction, solver=solver, blocks=blocks)
-        _warnings.check_rate(ens)
+        _warnings.check_rate(ens.filter, ens.entries, ens.blocks, ens._largest_eigenvalue)
         return ens
 
     def check_samples(self, x: Inputs, argument: str = "x") -> Inputs:
@@ -428,13 +436,14 @@ class InfiniteEnsemble:
             every_irrep: whether the blocks of every irrep are needed.
         """
         known = self._completed.get("blocks", self.blocks)
-        every_irrep, nngp = every_irrep or covariance, covariance or known.has_nngp
-        wanted = range(len(irreps_of(known.data.group))) if every_irrep else sorted(known.blocks)
+        all_irreps = range(len(irreps_of(known.data.group)))
+        wanted = all_irreps if every_irrep or covariance else sorted(known.by_irrep)
+        # An inverse is all that the end of training needs. Blocks that serve any function serve the end too.
         ended = times is not None and is_concrete(times) and bool(jnp.all(jnp.isinf(times)))
-        served = known.any_function or ended
-        if served and len(known.blocks) == len(wanted) and known.has_nngp >= nngp:
+        usable = {number: block for number, block in known.by_irrep.items() if ended or block.solved.any_function}
+        if len(usable) == len(wanted) and (known.has_nngp or not covariance):
             return known
-        usable = {number: block for number, block in known.blocks.items() if ended or block.solved.any_function}
+        nngp = covariance or known.has_nngp
         # Inside a function that is being traced, what is known is computed now, and only once.
         with evaluating_what_is_known():
             blocks = solve_blocks(
@@ -463,12 +472,36 @@ class InfiniteEnsemble:
         """Return times [T] at which training has a result, and whether a single one was given."""
         t = jnp.asarray(self.filter.checked_time(t), self.blocks.scale.dtype)
         times = jnp.atleast_1d(t)
-        _warnings.check_end(self, times)
+        _warnings.check_rate(self.filter, self.entries, self.blocks, self._largest_eigenvalue)
+        _warnings.check_end(self.filter, self.entries, self.blocks, self._largest_eigenvalue, times)
         return times, t.ndim == 0
+
+    # The same without checks of samples and times [T], and always with an axis of times
+
+    def _mean(self, x: Inputs, times: jax.Array, f0: Callable | None = None) -> jax.Array:
+        blocks = self._blocks_for(times) if f0 is None else self._blocks_from_start(f0, times)
+        f = self._filter_above_noise(blocks)
+        _warnings.warn_of_projection(blocks, f, times)
+        mean = _moments.mean(self.kernel_fn, blocks, f, x, times)
+        if f0 is None:
+            return mean
+        return mean + check_outputs(jnp.asarray(f0(x)), blocks.data).reshape(1, *mean.shape[1:])
 
     def _cov(self, x: Inputs, times: jax.Array, x2: Inputs | None) -> jax.Array:
         blocks = self._blocks_for(times, covariance=True)
         return _moments.covariance(self.kernel_fn, blocks, self._filter_above_noise(blocks), x, times, x2)
+
+    def _var(self, x: Inputs, times: jax.Array) -> jax.Array:
+        blocks = self._blocks_for(times, covariance=True)
+        return _moments.variance(self.kernel_fn, blocks, self._filter_above_noise(blocks), x, times)
+
+    def _trajectory_cov(self, x: Inputs, times: jax.Array) -> jax.Array:
+        blocks = self._blocks_for(times, covariance=True)
+        return _moments.trajectory_covariance(self.kernel_fn, blocks, self._filter_above_noise(blocks), x, times)
+
+    def _check_test_labels(self, x: Inputs, y: Any) -> jax.Array:
+        count = jax.tree.leaves(x)[0].shape[0]
+        return _statistics.check_test_labels(y, (count, *self.blocks.data.y.shape[1:]))
 
     def _function_of_theta(self, t: Any, part: str) -> jax.Array:
         """Return a part of the filter, applied to the labels."""
@@ -479,6 +512,9 @@ class InfiniteEnsemble:
         _warnings.warn_of_projection(blocks, f, times)
         values = _moments.on_training_set(blocks, f, times)
         return values[0] if single else values
+
+    def _largest_eigenvalue(self) -> float:
+        return self._blocks_for(None, every_irrep=True).largest_eigenvalue()
 
     def _known_spectrum(self) -> tuple[GramBlocks, jax.Array]:
         """Return the blocks of every irrep, and all eigenvalues."""

@@ -132,7 +132,7 @@ class HaarLimit(NamedTuple):
         >>> from ntk_equiv.infinite import haar_limit
         >>> x, y, line = jnp.array([[1.0, 0.0]]), jnp.array([1.0]), stax.Dense(1, b_std=1.0).kernel_fn
         >>> limit = haar_limit(line, x, y, reps.matrix(groups.SO2), jnp.array([[2.0, 0.0]]), 1.0, start=2)
-        >>> limit.converged, limit.order, list(limit.changes)      # half turns leave of a line but its constant
+        >>> limit.converged, limit.order, list(limit.changes)      # half turns leave nothing of a line but its constant
         (True, 4, [4])
     """
 

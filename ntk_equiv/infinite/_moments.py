@@ -10,7 +10,8 @@ A solved block has a working basis V in which functions of it are applied. There
     mean         S (V†v̂)
     covariance   −S K'† − K S'† + S (V†𝒦_σV) S'†,
 
-each times the weight of its irrep, real part, summed over irreps and over the index a.
+each times the weight of its irrep, real part, summed over irreps and over the index a. In code, `hat` is conj(û) for
+one kernel, `hats` the pair of those for Θ and 𝒦, and the index e counts the working basis.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,16 +27,16 @@ from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Inputs, SplitKernel
 from ntk_equiv.infinite._blocks import (
     ENTRIES_AT_A_TIME,
-    Block,
+    GramBlock,
     GramBlocks,
     check_positions,
     row_coefficients,
     synthesize,
 )
 from ntk_equiv.infinite._training_set import TrainingSet
-from ntk_equiv.solvers import DenseBlock, FilterAboveNoise, positive_root
+from ntk_equiv.solvers import DenseBlock, FilterAboveNoise, positive_root, refusing_tracers
 
-# From how many times on it pays to make a real quadratic form for each test sample.
+# With at least this many times it pays to make a real quadratic form for each test sample.
 MANY_TIMES = 6
 BOTH = ("ntk", "nngp")
 
@@ -61,10 +62,10 @@ def covariance(
     """Return Σ_t(x, x2), [T, m, m2] or [T, m, m2, h, h', w, w']."""
     prior = evaluate_gram(kernel, x, x2, "nngp")
     total = joint(prior)[None]
-    hats = coefficients_of_rows(kernel, blocks, x, BOTH)
-    others = (None for _ in blocks.blocks) if x2 is None else coefficients_of_rows(kernel, blocks, x2, BOTH)
-    for (irrep, block), hat, other in zip(blocks, hats, others, strict=True):
-        total = total + irrep.weight * _covariance_of_block(block, f, times, hat, other)
+    left = coefficients_of_rows(kernel, blocks, x, BOTH)
+    right = (None for _ in blocks.by_irrep) if x2 is None else coefficients_of_rows(kernel, blocks, x2, BOTH)
+    for (irrep, block), hats, others in zip(blocks, left, right, strict=True):
+        total = total + irrep.weight * _covariance_of_block(block, f, times, hats, others)
     return apart((total + total.swapaxes(1, 2)) / 2 if x2 is None else total, prior.shape)
 
 
@@ -155,13 +156,15 @@ def _frame(data: TrainingSet, kernels: tuple) -> tuple:
 # What one block contributes: one compiled program each, unless the solver computes outside of JAX
 
 
-def mean_of_block(block: Block, f: FilterAboveNoise, times: jax.Array, hat: jax.Array, channels: int) -> jax.Array:
+def mean_of_block(block: GramBlock, f: FilterAboveNoise, times: jax.Array, hat: jax.Array, channels: int) -> jax.Array:
     """Return A y at test samples, [T, m, c], from conj(û) [m, a, (b, i)] of Θ."""
-    compute = _compiled_mean if block.solved.traceable else _mean
-    return compute(block, f, times, hat, channels)
+    if block.solved.traceable:
+        return _compiled_mean(block, f, times, hat, channels)
+    with refusing_tracers(type(block.solved).__name__):
+        return _mean(block, f, times, hat, channels)
 
 
-def _mean(block: Block, f: FilterAboveNoise, times: jax.Array, hat: jax.Array, channels: int) -> jax.Array:
+def _mean(block: GramBlock, f: FilterAboveNoise, times: jax.Array, hat: jax.Array, channels: int) -> jax.Array:
     filtered = block.solved.apply(f, times, block.labels)
     # The cheaper order of the product (rows) · V · (filtered labels).
     if len(times) * channels <= len(hat):
@@ -180,15 +183,16 @@ def _inner_with_labels(hat: jax.Array, filtered: jax.Array, channels: int) -> ja
     return jnp.einsum("mae,tace->tmc", hat, by_channel.conj()).real
 
 
-def _filter_labels(block: Block, f: FilterAboveNoise, times: jax.Array) -> jax.Array:
+def _filter_labels(block: GramBlock, f: FilterAboveNoise, times: jax.Array) -> jax.Array:
     """Return (f_t(B) v̂)† in the working basis, [T, (a, c), e]."""
     if block.solved.traceable:
         return _compiled_filter(block, f, times)
-    return block.solved.apply(f, times, block.labels)
+    with refusing_tracers(type(block.solved).__name__):
+        return block.solved.apply(f, times, block.labels)
 
 
 @jax.jit
-def _compiled_filter(block: Block, f: FilterAboveNoise, times: jax.Array) -> jax.Array:
+def _compiled_filter(block: GramBlock, f: FilterAboveNoise, times: jax.Array) -> jax.Array:
     return block.solved.apply(f, times, block.labels)
 
 
@@ -198,17 +202,21 @@ def _synthesize(sigma: jax.Array, filtered: jax.Array, channels: int) -> jax.Arr
 
 
 def _covariance_of_block(
-    block: Block, f: FilterAboveNoise, times: jax.Array, hats: tuple, others: tuple | None
+    block: GramBlock, f: FilterAboveNoise, times: jax.Array, hats: tuple, others: tuple | None
 ) -> jax.Array:
     """Return what training changes of the covariance, [T, m, m'], from conj(û) of Θ and 𝒦 at both sets of samples.
 
     `others` is None if both sets are the same.
     """
-    compute = _compiled_covariance if block.solved.traceable else _covariance
-    return compute(block, f, times, hats, others)
+    if block.solved.traceable:
+        return _compiled_covariance(block, f, times, hats, others)
+    with refusing_tracers(type(block.solved).__name__):
+        return _covariance(block, f, times, hats, others)
 
 
-def _covariance(block: Block, f: FilterAboveNoise, times: jax.Array, hats: tuple, others: tuple | None) -> jax.Array:
+def _covariance(
+    block: GramBlock, f: FilterAboveNoise, times: jax.Array, hats: tuple, others: tuple | None
+) -> jax.Array:
     solved = block.solved
     nngp, leave, enter = _cheaper_basis(block, len(times) * len(hats[0]))
     W, K = solved.to_basis(hats[0]), enter(hats[1])
@@ -241,13 +249,15 @@ def _congruence(nngp: DenseBlock, A: jax.Array, K: jax.Array, A2: jax.Array, K2:
     return real_inner(nngp.times_rows(A) - K, A2) - real_inner(A, K2)
 
 
-def _variance_of_block(block: Block, f: FilterAboveNoise, times: jax.Array, hats: tuple) -> jax.Array:
+def _variance_of_block(block: GramBlock, f: FilterAboveNoise, times: jax.Array, hats: tuple) -> jax.Array:
     """Return what training changes of the variance, [T, m], from conj(û) of Θ and 𝒦."""
-    compute = _compiled_variance if block.solved.traceable else _variance
-    return compute(block, f, times, hats)
+    if block.solved.traceable:
+        return _compiled_variance(block, f, times, hats)
+    with refusing_tracers(type(block.solved).__name__):
+        return _variance(block, f, times, hats)
 
 
-def _variance(block: Block, f: FilterAboveNoise, times: jax.Array, hats: tuple) -> jax.Array:
+def _variance(block: GramBlock, f: FilterAboveNoise, times: jax.Array, hats: tuple) -> jax.Array:
     solved = block.solved
     factors = solved.diagonal(f, times)
     if factors is not None and len(times) >= MANY_TIMES:
@@ -272,7 +282,7 @@ def _diagonal_congruence(nngp: DenseBlock, A: jax.Array, K: jax.Array) -> jax.Ar
     return jnp.sum(((nngp.times_rows(A) - 2 * K) * A.conj()).real, axis=(1, 2))
 
 
-def _variance_by_sample(block: Block, factors: jax.Array, hats: tuple) -> jax.Array:
+def _variance_by_sample(block: GramBlock, factors: jax.Array, hats: tuple) -> jax.Array:
     """Return the same as a *real* quadratic form in φ_t, with all times for one sample after the other."""
     assert block.nngp is not None
     nngp = block.solved.matrix_in_basis(block.nngp).dense()
@@ -286,10 +296,10 @@ def _variance_by_sample(block: Block, factors: jax.Array, hats: tuple) -> jax.Ar
     return jax.lax.map(of_sample, W).T - 2 * crossed
 
 
-def _cheaper_basis(block: Block, rows: int) -> tuple[DenseBlock, Callable, Callable]:
-    """Return 𝒦_σ in the basis in which it is cheaper to use, and the ways there from the working basis and for conj(û).
+def _cheaper_basis(block: GramBlock, rows: int) -> tuple[DenseBlock, Callable, Callable]:
+    """Return 𝒦_σ in the cheaper basis, and two functions that bring filtered rows and raw rows conj(û) into it.
 
-    Few rows leave the working basis; for many the matrix enters it.
+    Few rows leave the working basis; for many rows the matrix enters it.
     """
     solved = block.solved
     assert block.nngp is not None

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ntk_equiv import filters
-from ntk_equiv._check import is_concrete, positive_integer, random_key, real_array, refusal, scalar, single_time
+from ntk_equiv._check import is_concrete, real_array, refusal
 from ntk_equiv._gram import evaluate_gram
 from ntk_equiv._positions import apart, joint
-from ntk_equiv._typing import Inputs, Scalar
+from ntk_equiv._typing import Inputs, Scalar, SplitKernel
 from ntk_equiv.infinite import _moments
 from ntk_equiv.infinite._blocks import GramBlocks, irreps_of, solve_blocks
-from ntk_equiv.solvers import FilterAboveNoise
+from ntk_equiv.infinite._training_set import TrainingSet
+from ntk_equiv.solvers import FilterAboveNoise, Solver
 
 
 class Posterior(NamedTuple):
@@ -80,56 +81,41 @@ class Estimate(NamedTuple):
     standard_error: Float[Array, ""]
 
 
-def expected_mse(ens: Any, x: Inputs, y: Any, t: Any, members: int) -> ExpectedError:
-    """Return bias and variance of the mean squared error on test samples."""
-    positive_integer(members, "members")
-    y = _test_labels(ens, x, y)
-    mean, variance = ens.mean(x, t), ens.var(x, t)
-    own = mean.ndim - ens.y.ndim
-    axes = tuple(range(own, mean.ndim))
-    bias = jnp.mean((mean - y.reshape((1,) * own + y.shape)) ** 2, axis=axes)
-    return ExpectedError(bias, jnp.mean(variance, axis=tuple(range(own, variance.ndim))) / members)
+def expected_mse(mean: jax.Array, variance: jax.Array, y: jax.Array, members: int) -> ExpectedError:
+    """Return bias and variance of the mean squared error, from mean [T, m, ...] and variance of single members."""
+    bias = jnp.mean((mean - y[None]) ** 2, axis=tuple(range(1, mean.ndim)))
+    return ExpectedError(bias, jnp.mean(variance, axis=tuple(range(1, variance.ndim))) / members)
 
 
-def expected_accuracy(ens: Any, key: jax.Array, x: Inputs, y: Any, t: Any, members: int, samples: int) -> Estimate:
+def expected_accuracy(
+    key: jax.Array, mean: jax.Array, variance: jax.Array, y: jax.Array, members: int, samples: int
+) -> Estimate:
     """Estimate the fraction of test samples whose largest output is at the right class, over draws of ensembles.
 
     An expectation of a sum over samples needs the law at each sample alone, so samples are drawn independently.
     """
-    positive_integer(members, "members")
-    positive_integer(samples, "samples")
-    random_key(key)
-    y = _test_labels(ens, x, y)
-    if y.ndim < 2 or y.shape[-1] < 2:
-        fix = "Give labels one channel for each class, as `jax.nn.one_hot` does."
-        raise refusal("y", expected="labels with at least two channels", got=f"shape {y.shape}", fix=fix)
-    mean, variance = ens.mean(x, single_time(t)), ens.var(x, t)
     hits = _hits(key, mean, jnp.sqrt(variance / members), jnp.argmax(y, axis=-1), samples)
     rate = hits / samples
     return Estimate(jnp.mean(rate), jnp.sqrt(jnp.sum(rate * (1 - rate) / samples)) / rate.size)
 
 
-def nngp_posterior(ens: Any, x: Inputs, noise: Scalar) -> Posterior:
+def nngp_posterior(kernel: SplitKernel, data: TrainingSet, solver: Solver, x: Inputs, noise: Scalar) -> Posterior:
     """Return 𝒦(x, X)(𝒦 + noise)⁻¹y and 𝒦(x, x') − 𝒦(x, X)(𝒦 + noise)⁻¹𝒦(X, x')."""
-    scalar(noise, "noise", at_least=0, fix="It is a variance.")
-    data, x = ens.blocks.data, ens.check_samples(x)
-    blocks, f = _gaussian_process(ens, noise)
-    prior = evaluate_gram(ens.kernel_fn, x, None, "nngp")
+    blocks, f = _gaussian_process(kernel, data, solver, noise)
+    prior = evaluate_gram(kernel, x, None, "nngp")
     end = jnp.full(1, jnp.inf, blocks.scale.dtype)
     mean: Any = 0
     cov = joint(prior)
-    hats = _moments.coefficients_of_rows(ens.kernel_fn, blocks, x, ("nngp",))
-    for (irrep, block), (hat,) in zip(blocks, hats, strict=True):
+    for (irrep, block), (hat,) in zip(blocks, _moments.coefficients_of_rows(kernel, blocks, x, ("nngp",)), strict=True):
         mean = mean + irrep.weight * _moments.mean_of_block(block, f, end, hat, data.channels)
         K = block.solved.to_basis(hat)
         cov = cov - irrep.weight * _moments.real_inner(block.solved.apply(f, end, K)[0], K)
     return Posterior(mean.reshape(-1, *data.y.shape[1:]), apart((cov + cov.T) / 2, prior.shape))
 
 
-def log_marginal_likelihood(ens: Any, noise: Scalar) -> jax.Array:
+def log_marginal_likelihood(kernel: SplitKernel, data: TrainingSet, solver: Solver, noise: Scalar) -> jax.Array:
     """Return the logarithm of N(y; 0, 𝒦 + noise), summed over channels."""
-    scalar(noise, "noise", at_least=0, fix="It is a variance.")
-    blocks, f = _gaussian_process(ens, noise)
+    blocks, f = _gaussian_process(kernel, data, solver, noise)
     end = jnp.full(1, jnp.inf, blocks.scale.dtype)
     square: Any = 0.0
     log_determinant: Any = 0.0
@@ -140,22 +126,22 @@ def log_marginal_likelihood(ens: Any, noise: Scalar) -> jax.Array:
     if is_concrete(log_determinant) and not bool(jnp.isfinite(log_determinant)):
         fix = "Samples that coincide, or are fixed by the group, make it singular; so does too little precision."
         raise refusal("noise", expected="positive for a singular Gram matrix", got=f"{float(noise):.3g}", fix=fix)
-    data = blocks.data
     return -(square + data.channels * (log_determinant + data.size * math.log(2 * math.pi))) / 2
 
 
-def _gaussian_process(ens: Any, noise: Scalar) -> tuple[GramBlocks, FilterAboveNoise]:
+def _gaussian_process(
+    kernel: SplitKernel, data: TrainingSet, solver: Solver, noise: Scalar
+) -> tuple[GramBlocks, FilterAboveNoise]:
     """Return the blocks of 𝒦, and the function (𝒦 + noise)⁻¹ of them."""
-    data, known = ens.blocks.data, is_concrete(noise)
+    known = is_concrete(noise)
     everything, shift = range(len(irreps_of(data.group))), float(noise) if known else None
-    blocks = solve_blocks(ens.kernel_fn, data, ens.solver, everything, get=("nngp",), inverse_shift=shift)
+    blocks = solve_blocks(kernel, data, solver, everything, get=("nngp",), inverse_shift=shift)
     return blocks, FilterAboveNoise(filters.converged() if known and noise == 0 else filters.ridge(noise), blocks.noise)
 
 
-def _test_labels(ens: Any, x: Inputs, y: Any) -> jax.Array:
+def check_test_labels(y: Any, shape: tuple[int, ...]) -> jax.Array:
     """Return `y` as an array; refuse what does not have one entry for each output at the samples."""
     y = jnp.asarray(real_array(y, "y"))
-    shape = (len(jax.tree.leaves(ens.check_samples(x))[0]), *ens.y.shape[1:])
     if y.shape != shape:
         fix = "Test labels have one entry for each output of the network."
         raise refusal("y", expected=f"labels of shape {shape}", got=f"shape {y.shape}", fix=fix)

@@ -19,39 +19,39 @@ from ntk_equiv import solvers
 from ntk_equiv._check import file_path, is_concrete, refusal
 from ntk_equiv._gram import evaluate_gram
 from ntk_equiv._typing import SplitKernel
-from ntk_equiv.infinite._blocks import Block, GramBlocks
+from ntk_equiv.infinite._blocks import GramBlock, GramBlocks
 from ntk_equiv.infinite._training_set import TrainingSet, plain_set, reduced_set
 from ntk_equiv.solvers import DenseBlock, Solver
 
 FORMAT = "ntk_equiv.InfiniteEnsemble/2"
 
 
-def save(ens: Any, path: Any) -> None:
-    """Write `ens` to `path`, all of it or nothing."""
-    blocks = ens._blocks_for(None)
+def save(path: Any, kernel: SplitKernel, blocks: GramBlocks, reduction: str, solver: Solver) -> None:
+    """Write an ensemble to `path`, all of it or nothing."""
     if not is_concrete(blocks):
         raise refusal("save", expected="called with known values", got="traced ones", fix="Save outside of jit.")
-    path = file_path(path, "path")
+    path, data = file_path(path, "path"), blocks.data
+    solved = {number: block.solved.arrays() for number, block in blocks.by_irrep.items()}
+    name = type(solver).__name__
+    if None in solved.values() or getattr(solvers, name, None) is not type(solver):
+        fix = "Save an ensemble that was made with `solver=solvers.Eigh()`."
+        raise refusal("solver", expected="one whose blocks can be stored", got=repr(solver), fix=fix)
     about = {
         "format": FORMAT,
-        "method": ens.method,
-        "reason": ens.reason,
-        "reduction": ens.reduction,
-        "solver": type(ens.solver).__name__,
-        "settings": dataclasses.asdict(ens.solver),
-        "data": _digest(blocks.data),
-        "sectors": sorted(blocks.blocks),
+        "method": data.method,
+        "reason": data.reason,
+        "reduction": reduction,
+        "solver": name,
+        "settings": dataclasses.asdict(solver),  # type: ignore[call-overload]
+        "data": _digest(data),
+        "sectors": sorted(blocks.by_irrep),  # the format's word for irreps
     }
     arrays = {"about": np.array(json.dumps(about)), "scale": blocks.scale, "noise": blocks.noise}
-    arrays["probe"] = _probe(ens.kernel_fn, blocks.data)
-    for number, block in blocks.blocks.items():
-        solved = block.solved.arrays()
-        if solved is None or getattr(solvers, type(ens.solver).__name__, None) is not type(ens.solver):
-            fix = "Save an ensemble that was made with `solver=solvers.Eigh()`."
-            raise refusal("solver", expected="one whose blocks can be stored", got=repr(ens.solver), fix=fix)
-        kept = {**solved, "labels": block.labels}
+    arrays |= {"probe": _probe(kernel, data), "orbit": _first_orbit(data)}
+    for number, block in blocks.by_irrep.items():
+        kept = {**(solved[number] or {}), "labels": block.labels}
         kept |= {} if block.nngp is None else {"nngp": block.nngp.dense()}
-        arrays |= {f"{name}/{number}": array for name, array in kept.items()}
+        arrays |= {f"{array}/{number}": values for array, values in kept.items()}
     unfinished = path.with_name(path.name + ".unfinished")
     with unfinished.open("wb") as file:
         np.savez(file, allow_pickle=False, **jax.tree.map(np.asarray, arrays))
@@ -64,7 +64,10 @@ def load(path: Any, kernel: SplitKernel, train: Any) -> tuple[GramBlocks, str, S
     # Files of the first versions name no solver: there was one.
     solver = getattr(solvers, about.get("solver", "Eigh"))(**about.get("settings", {}))
     data = (reduced_set if about["method"] == "reduced" else plain_set)(train, about["reason"])
-    if _digest(data) != about["data"]:
+    # Files of the first versions have no orbit: they did not know how the group acts on samples.
+    if _digest(data) != about["data"] or not np.array_equal(
+        _first_orbit(data), arrays.get("orbit", _first_orbit(data))
+    ):
         fix = "Pass the training set that the ensemble was fitted to, in the same precision."
         raise refusal("train", expected=f"the data that {path} was made from", got="others", fix=fix)
     probe = _probe(kernel, data)
@@ -76,7 +79,7 @@ def load(path: Any, kernel: SplitKernel, train: Any) -> tuple[GramBlocks, str, S
     for number in about["sectors"]:
         found = {name.split("/")[0]: jnp.asarray(a) for name, a in arrays.items() if name.endswith(f"/{number}")}
         labels, nngp = found.pop("labels"), found.pop("nngp", None)
-        blocks[number] = Block(solver.restore(found), labels, None if nngp is None else DenseBlock(nngp))
+        blocks[number] = GramBlock(solver.restore(found), labels, None if nngp is None else DenseBlock(nngp))
     loaded = GramBlocks(data, blocks, jnp.asarray(arrays["scale"]), jnp.asarray(arrays["noise"]))
     return loaded, about["reduction"], solver
 
@@ -88,7 +91,7 @@ def _read(path: Path) -> tuple[dict, dict]:
         about = json.loads(str(arrays.pop("about")))
         known = about["format"] == FORMAT
     except Exception as error:  # a damaged archive can fail in as many ways as it can be damaged
-        fix = "It is damaged, or no file of a fitted ensemble: fit again and save."
+        fix = "It is damaged, or not a file of an ensemble: make the ensemble again and save it."
         raise refusal("path", expected="a file made by `save`", got=f"{path} ({error})", fix=fix) from None
     if not known:
         fix = "Load it with the version of ntk-equiv that wrote it, or fit again."
@@ -112,3 +115,9 @@ def _probe(kernel: SplitKernel, data: TrainingSet) -> np.ndarray:
     """Return the kernels of the first base sample with all of them."""
     first = jax.tree.map(lambda leaf: leaf[:1], data.x)
     return np.stack([np.asarray(kernel) for kernel in evaluate_gram(kernel, first, data.x, ("nngp", "ntk"))])
+
+
+def _first_orbit(data: TrainingSet) -> np.ndarray:
+    """Return the first base sample under all elements, by which another action of the same group is noticed."""
+    first = dataclasses.replace(data, x=jax.tree.map(lambda leaf: leaf[:1], data.x))
+    return np.asarray(jax.tree.leaves(first.samples())[0])

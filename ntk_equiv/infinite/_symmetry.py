@@ -1,18 +1,17 @@
 """Whether the Gram matrix is reduced by the group that augments the data, or taken as a whole.
 
 The reduction is exact if the augmentation is by a whole group, ρ_X is a representation, and the kernel transforms as
-Theorem "Kernel transformation" says. The last is measured for generators of the group, on a few training samples to
-which noise is added: blank or symmetric samples would agree with any kernel.
+Theorem "Kernel transformation" says (see `docs/paper.md`). The last is measured for generators of the group, on a few
+training samples to which noise is added: blank or symmetric samples would agree with any kernel.
 """
 
-import warnings
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import is_concrete, one_of, refusal
+from ntk_equiv._check import is_concrete, one_of, refusal, warn_caller
 from ntk_equiv._gram import PlainKernel, check_samples
 from ntk_equiv._typing import Inputs, SplitKernel
 from ntk_equiv.infinite._training_set import TrainingSet, plain_set, reduced_set
@@ -64,11 +63,10 @@ def choose_training_set(method: str, kernel: SplitKernel, train: Any) -> Trainin
         return reduced_set(train)
     if method == "reduced":
         raise _refuse_reduction(obstacle)
-    warnings.warn(
+    warn_caller(
         f"The Gram matrix of all {train.size} augmented samples is decomposed as a whole, because {obstacle}. "
-        'Choose method="dense" to say that this is meant.',
+        'Choose method="dense" to silence this warning.',
         ReductionWarning,
-        stacklevel=4,
     )
     return plain_set(train, obstacle)
 
@@ -101,7 +99,7 @@ def _obstacle_in_data(train: AugmentedSet) -> str | None:
     if elements is not None:
         return f"the data are augmented by {elements}"
     if not train.rep_x.exact:
-        return f"{train.rep_x} interpolates, and is no representation"
+        return f"{train.rep_x} interpolates, and is not a representation"
     try:
         grid = train.rep_x.spatial(train.base_y.shape[1:-1])
     except ValueError as error:

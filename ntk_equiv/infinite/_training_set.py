@@ -37,7 +37,7 @@ class TrainingSet:
         y: their labels, [n] or [n, ..., channels].
         rep_x: how the group acts on samples; None if the computation uses no group.
         rep_y: how it acts on labels; None likewise.
-        places: where each element of the group stands in the order that the caller knows; None if in its own place.
+        places: the position of each group element in the order that the caller knows; None if the orders agree.
         reason: why the group is used, or why not.
     """
 

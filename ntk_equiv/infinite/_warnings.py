@@ -1,14 +1,14 @@
 """What a trained ensemble warns of or refuses: rates at which training diverges, and spectra that rounding blurs."""
 
 import math
-import warnings
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._check import is_concrete, refusal, warn_caller
+from ntk_equiv.filters import Filter
 from ntk_equiv.infinite._blocks import GramBlocks
 from ntk_equiv.solvers import FilterAboveNoise
 
@@ -30,45 +30,50 @@ class RankWarning(UserWarning):
     """
 
 
-def check_rate(ens: Any) -> None:
-    """Refuse a rate at which training diverges, and name the largest at which it does not."""
-    ratio = _largest_over_limit(ens)
+def check_rate(filter: Filter, entries: int, blocks: GramBlocks, largest_eigenvalue: Callable[[], float]) -> None:
+    """Refuse a rate at which training diverges, and name the largest at which it does not.
+
+    Args:
+        filter: how the ensemble is trained.
+        entries: how many entries the loss is a mean over.
+        blocks: those that are solved.
+        largest_eigenvalue: computes that of the whole Gram matrix, for which other blocks may have to be solved.
+    """
+    ratio = _largest_over_limit(filter, entries, blocks, largest_eigenvalue)
     if ratio is not None and ratio > 1 + ROUNDING:
-        raise _refuse_rate(ens, f"at most {_rate(ens) / ratio:.6g}", "above this rate training diverges")
+        rate = float(filter.learning_rate)  # type: ignore[attr-defined]
+        raise _refuse_rate(
+            rate, f"at most {rate / ratio:.6g}", largest_eigenvalue(), "above this rate training diverges"
+        )
 
 
-def check_end(ens: Any, times: jax.Array) -> None:
-    """Refuse t = ∞ at a rate at which training neither diverges nor ends."""
+def check_end(
+    filter: Filter, entries: int, blocks: GramBlocks, largest_eigenvalue: Callable[[], float], times: jax.Array
+) -> None:
+    """Refuse t = ∞ at a rate at which training neither diverges nor ends. Arguments are those of `check_rate`."""
     if is_concrete(times) and bool(jnp.any(jnp.isinf(times))):
-        ratio = _largest_over_limit(ens)
+        ratio = _largest_over_limit(filter, entries, blocks, largest_eigenvalue)
         if ratio is not None and ratio > 1 - ROUNDING:
-            expected = f"below {_rate(ens) / ratio:.6g} for t = inf"
-            raise _refuse_rate(ens, expected, "at this rate it oscillates for ever")
+            rate = float(filter.learning_rate)  # type: ignore[attr-defined]
+            expected = f"below {rate / ratio:.6g} for t = inf"
+            raise _refuse_rate(rate, expected, largest_eigenvalue(), "at this rate it oscillates for ever")
 
 
-def _largest_over_limit(ens: Any) -> float | None:
+def _largest_over_limit(
+    filter: Filter, entries: int, blocks: GramBlocks, largest_eigenvalue: Callable[[], float]
+) -> float | None:
     """Return the largest eigenvalue of the Gram matrix in units of the filter's limit; None if it is clearly below."""
-    limit = ens.filter.largest_eigenvalue
-    if limit is None or not is_concrete((limit, ens.blocks)):
+    limit = filter.largest_eigenvalue
+    if limit is None or not is_concrete((limit, blocks)):
         return None
-    limit = float(limit) * ens.entries
-    if float(ens.blocks.scale) <= limit * (1 - ROUNDING):
-        return None
+    limit = float(limit) * entries
     # The row sum is only a bound on the largest eigenvalue, and that may be in a block which the mean does not need.
-    return _largest_eigenvalue(ens) / limit
+    return None if float(blocks.scale) <= limit * (1 - ROUNDING) else largest_eigenvalue() / limit
 
 
-def _largest_eigenvalue(ens: Any) -> float:
-    return ens._blocks_for(None, every_irrep=True).largest_eigenvalue()
-
-
-def _rate(ens: Any) -> float:
-    return float(ens.filter.learning_rate)
-
-
-def _refuse_rate(ens: Any, expected: str, what: str) -> Exception:
-    fix = f"The largest eigenvalue of the Gram matrix is {_largest_eigenvalue(ens):.6g}; {what}."
-    return refusal("learning_rate", expected=expected, got=f"{_rate(ens):.6g}", fix=fix)
+def _refuse_rate(rate: float, expected: str, largest: float, what: str) -> Exception:
+    fix = f"The largest eigenvalue of the Gram matrix is {largest:.6g}; {what}."
+    return refusal("learning_rate", expected=expected, got=f"{rate:.6g}", fix=fix)
 
 
 def warn_of_rank(blocks: GramBlocks) -> None:
@@ -81,12 +86,11 @@ def warn_of_rank(blocks: GramBlocks) -> None:
     rank = int(jnp.sum(values > blocks.noise))
     if rank < len(values):
         part = "Gram matrix" if len(values) == blocks.data.size else "part of the Gram matrix that the mean needs"
-        warnings.warn(
+        warn_caller(
             f"In {blocks.scale.dtype} the {part} has the numerical rank {rank} of {len(values)}. If no training "
             "samples coincide, that is for lack of precision: late training times are those of the range alone. Use "
             'double precision, with `jax.config.update("jax_enable_x64", True)` before anything else and float64 data.',
             RankWarning,
-            stacklevel=4,
         )
 
 
@@ -96,13 +100,12 @@ def warn_of_projection(blocks: GramBlocks, f: FilterAboveNoise, times: jax.Array
         return
     lost, total, null = _labels_in_null_space(blocks)
     if lost > float(jnp.finfo(blocks.noise.dtype).eps) ** 0.5 * total:
-        warnings.warn(
+        warn_caller(
             f"{null} of the {blocks.data.size} eigenvalues of the Gram matrix are zero up to rounding, "
             f"{float(blocks.noise):.2g}, and {100 * lost / total:.3g} % of the labels (in norm) lies in their space. "
             "That part cannot be fitted, and is left out. Causes are repeated samples with different labels, samples "
             "that the group fixes with labels that it does not, and too little precision.",
             RankWarning,
-            stacklevel=4,
         )
 
 

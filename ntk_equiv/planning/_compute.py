@@ -274,9 +274,8 @@ def _fit(task: _Task, problem: Problem, *, reduced: bool) -> InfiniteEnsemble:
     # The measurement on generic samples decides, because the data themselves may say nothing.
     method = "auto" if reduced else "dense"
     ens = InfiniteEnsemble(task.kernel_fn, train, task.flow, reduction=task.settings.reduction, method=method)
-    # Asked for a variance first, it evaluates both kernels at once; for its spectrum, Θ would be evaluated twice.
-    ens.var(jnp.asarray(problem.x_test[:1]), 0.0)
-    return ens
+    # Both kernels are evaluated at once; asked for the spectrum first, it would evaluate Θ again for the covariance.
+    return ens.with_covariance()
 
 
 def _answer_all(task: _Task, problem: Problem, ens: InfiniteEnsemble, clock: Clock) -> dict[str, Any]:

@@ -8,8 +8,8 @@ The symmetry of the data decides *which* blocks there are; a solver decides *how
     (`DenseBlock`)                        (`SolvedBlock`)
 
 A block is an operator: it has a shape, a dtype and a product with a matrix, and `dense()` gives its entries. A solved
-block is a frozen value. Everything above speaks to these two protocols, `Solver` and `SolvedBlock`, and to no
-algorithm; a new solver is a class with the methods of `Solver`, and one that returns a solved block of its own.
+block is a frozen value. Everything above speaks to the protocols `Solver` and `SolvedBlock`, never to an algorithm. A
+new solver is two classes: one with the methods of `Solver`, one with those of `SolvedBlock`.
 """
 
 from ntk_equiv.solvers._eigh import Eigh
@@ -20,5 +20,6 @@ from ntk_equiv.solvers._noise import noise_level as noise_level
 from ntk_equiv.solvers._protocols import DenseBlock, SolvedBlock, Solver
 from ntk_equiv.solvers._protocols import SpectralFunction as SpectralFunction
 from ntk_equiv.solvers._protocols import check_solver as check_solver
+from ntk_equiv.solvers._protocols import refusing_tracers as refusing_tracers
 
 __all__ = ["DenseBlock", "Eigh", "SolvedBlock", "Solver"]

@@ -1,7 +1,8 @@
 """The full decomposition, B = U diag(λ) U†.
 
 It costs O(k³) once; after that every filter and every time costs two products with U. Where (B + shift)⁻¹ is all that
-is needed, as for training to its end, a Cholesky factor takes its place: it is ten times cheaper.
+is needed, as for the filters `ridge` and `converged` and for posteriors, a Cholesky factor takes its place: it is ten
+times cheaper.
 
 LAPACK works in double precision where the block lies in the memory of a CPU, whatever the precision of the kernels.
 """

@@ -11,7 +11,8 @@ Vectors are rows, because kernels of test samples with training samples come as 
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
@@ -20,7 +21,7 @@ from ntk_equiv._check import refusal, shown
 from ntk_equiv.solvers._hermitian import product
 
 SpectralFunction = Callable[[jax.Array, jax.Array], jax.Array]
-"""f_t(λ) for arrays of λ and t that broadcast. As an argument of what is differentiated it is a pytree, too."""
+"""f_t(λ) for arrays of λ and t that broadcast. It is a pytree if it passes through a transformation of JAX."""
 
 
 @jax.tree_util.register_dataclass
@@ -67,7 +68,8 @@ class SolvedBlock(Protocol):
     Attributes:
         any_function: whether every function can be applied. If not, `apply` gives the inverse that `solve` was asked
             for, whatever f and the times are.
-        traceable: whether the methods can run inside `jit`.
+        traceable: whether the methods can run inside `jit`. If not, they are called outside of it, and a solver that
+            cannot be traced at all is refused under `jit` and `grad`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -84,7 +86,7 @@ class SolvedBlock(Protocol):
         """Return rows [..., k] in the working basis."""
 
     def from_basis(self, rows: jax.Array) -> jax.Array:
-        """Return rows that are given in the working basis in that of the block."""
+        """Return rows from the working basis in the basis of the block."""
 
     def matrix_in_basis(self, block: DenseBlock) -> DenseBlock:
         """Return another matrix of the same shape in the working basis."""
@@ -93,7 +95,7 @@ class SolvedBlock(Protocol):
         """Return rows [..., k] times f_t(B) for all times [T], as [T, ..., k]; everything in the working basis."""
 
     def diagonal(self, f: SpectralFunction, times: jax.Array) -> jax.Array | None:
-        """Return f_t(λ), [T, k], if B is diagonal in the working basis and constant; else None."""
+        """Return f_t(λ), [T, k], if B is diagonal in the working basis and carries no derivative; else None."""
 
     @property
     def spectrum(self) -> jax.Array | None:
@@ -101,10 +103,10 @@ class SolvedBlock(Protocol):
 
     @property
     def extremes(self) -> tuple[jax.Array, jax.Array] | None:
-        """Bounds on the smallest and the largest eigenvalue; None if unknown."""
+        """A lower bound on the smallest and an upper bound on the largest eigenvalue; None if unknown."""
 
     def log_determinant(self, shift: Any) -> jax.Array:
-        """Return log det(B + shift), minus infinity if that is singular."""
+        """Return log det(B + shift), minus infinity if that is singular. Refuse if it cannot be computed."""
 
     def error_bound(self, f: SpectralFunction, times: jax.Array, rows: jax.Array) -> jax.Array:
         """Return how far `apply` may be off, [T, ...]: √(e B e†) for the error e of each row; zero means rounding."""
@@ -127,7 +129,7 @@ class Solver(Protocol):
         """Return the block, prepared.
 
         Args:
-            block: a Hermitian, positive semidefinite block.
+            block: a Hermitian, positive semidefinite block. Under `jit` its entries are traced.
             noise: how far rounding may have moved its small eigenvalues.
             inverse_shift: if (B + shift)⁻¹ is the only function that will be needed, the shift. A solver may use it.
         """
@@ -142,8 +144,18 @@ class Solver(Protocol):
         """Return how many bytes solving a block of this size takes beside the block itself."""
 
 
+@contextmanager
+def refusing_tracers(solver: str) -> Iterator[None]:
+    """Turn JAX's own error, for a solver that computes outside of JAX and meets traced values, into a refusal."""
+    try:
+        yield
+    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
+        fix = "Call it outside of jit, grad and vmap, or choose `solver=solvers.Eigh()`."
+        raise refusal("solver", expected="one that JAX can trace", got=solver, fix=fix, kind=TypeError) from error
+
+
 def check_solver(solver: Any, auto: Solver) -> Solver:
-    """Return a solver that a caller chose, or `auto` for "auto"."""
+    """Return a solver that a caller chose, or `auto` for "auto". Of its methods only the names are checked."""
     if isinstance(solver, str) and solver == "auto":
         return auto
     if isinstance(solver, type) or not isinstance(solver, Solver):

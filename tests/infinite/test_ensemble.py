@@ -28,7 +28,7 @@ def test_only_what_the_labels_contain_is_decomposed():
     assert ENS.method == "reduced"
     fresh = InfiniteEnsemble(KERNEL_FN, TRAIN)
     fresh.mean(X_TEST, 1.0)
-    assert {number: block.nngp for number, block in fresh.blocks.blocks.items()} == {0: None}
+    assert {number: block.nngp for number, block in fresh.blocks.by_irrep.items()} == {0: None}
     # Labels that take all values: the two real irreps, and one of the conjugate pair.
     vector = InfiniteEnsemble(KERNEL_FN, augment(X, Y2, SHIFTS, SHIFTS))
     assert [block.solved.spectrum.shape for _, block in vector.blocks] == [(3,)] * 3
@@ -152,6 +152,17 @@ def test_it_is_frozen():
 def test_solved_blocks_serve_another_filter():
     other = InfiniteEnsemble(KERNEL_FN, TRAIN, filters.gradient_descent(1e-2), blocks=ENS.blocks)
     assert_close(other.mean(X_TEST, 7), InfiniteEnsemble(KERNEL_FN, TRAIN, other.filter).mean(X_TEST, 7))
+    assert_close(other.var(X_TEST, 7), InfiniteEnsemble(KERNEL_FN, TRAIN, other.filter).var(X_TEST, 7))
+    fast = InfiniteEnsemble(KERNEL_FN, TRAIN, filters.gradient_descent(9.0), blocks=ENS.blocks)
+    with pytest.raises(ValueError, match="at most"):
+        fast.mean(X_TEST, 7)
+
+
+def test_a_warning_points_to_the_line_of_the_caller():
+    some = augment(X, Y, SHIFTS, elements=[0, 1])
+    with pytest.warns(ReductionWarning) as said:
+        ensemble_mean(KERNEL_FN, some, X_TEST, 1.0)
+    assert said[0].filename.endswith(("test_ensemble.py", "_decorator.py"))  # annotations are checked by a decorator
 
 
 def test_the_short_forms():
@@ -184,9 +195,11 @@ def test_files(tmp_path):
     again = InfiniteEnsemble.load(path, KERNEL_FN, TRAIN)
     np.testing.assert_array_equal(again.var(X_TEST, 1.0), var)
     assert again.reduction == "mean"
-    assert len(again.blocks.blocks) == 3
+    assert len(again.blocks.by_irrep) == 3
     with pytest.raises(ValueError, match="`train` must be the data"):
         InfiniteEnsemble.load(path, KERNEL_FN, augment(X, 2 * Y, SHIFTS))
+    with pytest.raises(ValueError, match="`train` must be the data"):
+        InfiniteEnsemble.load(path, KERNEL_FN, augment(X, Y, reps.trivial(groups.cyclic(4))))
     with pytest.raises(ValueError, match="`kernel_fn` must be the kernel"):
         InfiniteEnsemble.load(path, stax.serial(stax.Dense(1), stax.Relu(), stax.Dense(1))[2], TRAIN)
     path.write_bytes(path.read_bytes()[:-200])
