@@ -170,11 +170,6 @@ class GramBlocks:
         """Whether all blocks have the NNGP kernel too."""
         return all(block.nngp is not None for block in self.by_irrep.values())
 
-    @property
-    def any_function(self) -> bool:
-        """Whether any function of the blocks can be applied, and not just one inverse."""
-        return all(block.solved.any_function for block in self.by_irrep.values())
-
     def __iter__(self) -> Iterator[tuple[WeightedIrrep, GramBlock]]:
         """Go through the blocks, each with its irrep."""
         irreps = irreps_of(self.data.group)

@@ -36,7 +36,7 @@ from ntk_equiv._typing import Inputs, KernelFunction, Scalar, SplitKernel
 from ntk_equiv.infinite import _moments, _statistics, _storage, _warnings
 from ntk_equiv.infinite._blocks import GramBlocks, irreps_in_labels, irreps_of, solve_blocks
 from ntk_equiv.infinite._symmetry import choose_training_set
-from ntk_equiv.infinite._training_set import check_labels, check_outputs
+from ntk_equiv.infinite._training_set import TrainingSet, check_labels, check_outputs
 from ntk_equiv.orbits import AugmentedSet
 from ntk_equiv.reps import Representation
 from ntk_equiv.solvers import Eigh, FilterAboveNoise, Solver, check_solver
@@ -438,9 +438,12 @@ class InfiniteEnsemble:
         known = self._completed.get("blocks", self.blocks)
         all_irreps = range(len(irreps_of(known.data.group)))
         wanted = all_irreps if every_irrep or covariance else sorted(known.by_irrep)
-        # An inverse is all that the end of training needs. Blocks that serve any function serve the end too.
+        # One inverse may be all that the end of training needs; for other times, any function must be applicable.
         ended = times is not None and is_concrete(times) and bool(jnp.all(jnp.isinf(times)))
-        usable = {number: block for number, block in known.by_irrep.items() if ended or block.solved.any_function}
+        shift = _inverse_shift(self.filter, self.reduction, known.data) if ended else None
+        # Inside a compiled function that was given this ensemble, the shift is traced, and belongs to its blocks.
+        served = {None, shift} if is_concrete(known) else {None, *(b.solved.inverse_shift for _, b in known if ended)}
+        usable = {number: block for number, block in known.by_irrep.items() if block.solved.inverse_shift in served}
         if len(usable) == len(wanted) and (known.has_nngp or not covariance):
             return known
         nngp = covariance or known.has_nngp
@@ -453,7 +456,7 @@ class InfiniteEnsemble:
                 wanted,
                 get=_moments.BOTH if nngp else ("ntk",),
                 known=usable,
-                inverse_shift=_inverse_shift(self.filter, self.reduction, known.data) if ended else None,
+                inverse_shift=shift,
             )
         if is_concrete(blocks):
             self._completed["blocks"] = blocks
@@ -536,13 +539,13 @@ def _solve_for_mean(
     return solve_blocks(kernel, data, solver, irreps_in_labels(data), inverse_shift=shift)
 
 
-def _inverse_shift(filter: filters.Filter, reduction: str, data: Any) -> float | None:
+def _inverse_shift(filter: filters.Filter, reduction: str, data: TrainingSet) -> float | None:
     """Return what to add to Θ, if its inverse is all that the filter needs unless a time is given."""
     shift = filter.shift_at_end
     return float(shift) * _entries(reduction, data) if shift is not None and is_concrete(shift) else None
 
 
-def _entries(reduction: str, data: Any) -> int:
+def _entries(reduction: str, data: TrainingSet) -> int:
     return data.order * data.y.size if reduction == "mean" else 1
 
 

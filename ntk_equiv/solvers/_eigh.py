@@ -17,6 +17,7 @@ import numpy as np
 import scipy.linalg
 
 from ntk_equiv._check import is_concrete
+from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv.solvers._hermitian import carry_derivative, filter_coordinates, product
 from ntk_equiv.solvers._protocols import DenseBlock, SolvedBlock, SpectralFunction
 
@@ -59,7 +60,7 @@ class Eigh:
         return 2 * 8 * (2 if is_complex else 1) * side**2
 
 
-@jax.tree_util.register_dataclass
+@dataclass_pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class Eigenbasis:
     """A Hermitian matrix B = U diag(λ) U†, with U as its working basis.
@@ -73,7 +74,7 @@ class Eigenbasis:
     values: jax.Array
     vectors: jax.Array
     tilt: jax.Array | None = None
-    any_function: ClassVar[bool] = True
+    inverse_shift: ClassVar[None] = None
     traceable: ClassVar[bool] = True
 
     def to_basis(self, rows: jax.Array) -> jax.Array:
@@ -119,17 +120,18 @@ class Eigenbasis:
         return {"values": self.values, "vectors": self.vectors}
 
 
-@jax.tree_util.register_dataclass
+@dataclass_pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class CholeskyInverse:
     """(B + shift)⁻¹ of a Hermitian matrix, and no other function of it. It works in the basis of the block.
 
     Attributes:
         factor: L with LL† = B + shift, a NumPy array in double precision unless it is traced.
+        inverse_shift: the shift.
     """
 
     factor: Any
-    any_function: ClassVar[bool] = False
+    inverse_shift: float = dataclasses.field(metadata={"static": True})
     # SciPy solves with the factor, in double precision also where JAX has none.
     traceable: ClassVar[bool] = False
 
@@ -193,7 +195,7 @@ def _invert(matrix: jax.Array, shift: float, noise: float) -> CholeskyInverse | 
     factor, failed = factorize(shifted, lower=True, overwrite_a=True, clean=True)
     if failed or condition(factor, size, uplo="L")[0] * size <= noise:
         return None
-    return CholeskyInverse(factor)
+    return CholeskyInverse(factor, shift)
 
 
 def _decompose(matrix: jax.Array) -> Eigenbasis:

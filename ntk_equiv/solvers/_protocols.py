@@ -13,7 +13,7 @@ Vectors are rows, because kernels of test samples with training samples come as 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
@@ -65,22 +65,27 @@ class DenseBlock:
 class SolvedBlock(Protocol):
     """A Hermitian block B, prepared so that functions of it can be applied. A frozen pytree.
 
-    Attributes:
-        any_function: whether every function can be applied. If not, `apply` gives the inverse that `solve` was asked
-            for, whatever f and the times are.
-        traceable: whether the methods can run inside `jit`. If not, they are called outside of it, and a solver that
-            cannot be traced at all is refused under `jit` and `grad`.
-
     Example:
         >>> import jax.numpy as jnp
         >>> from ntk_equiv.solvers import DenseBlock, Eigh, SolvedBlock
         >>> solved = Eigh().solve(DenseBlock(jnp.diag(jnp.array([1.0, 2.0]))))
-        >>> isinstance(solved, SolvedBlock), solved.any_function
-        (True, True)
+        >>> isinstance(solved, SolvedBlock), solved.inverse_shift
+        (True, None)
     """
 
-    any_function: ClassVar[bool]
-    traceable: ClassVar[bool]
+    @property
+    def inverse_shift(self) -> float | None:
+        """None if every function of B can be applied.
+
+        Else (B + shift)⁻¹ is the only one, and this is the shift; `apply` gives it whatever f and the times are.
+        """
+
+    @property
+    def traceable(self) -> bool:
+        """Whether the methods can run inside `jit`.
+
+        If not, they are called outside of it; a solver that cannot be traced at all is refused under `jit` and `grad`.
+        """
 
     def to_basis(self, rows: jax.Array) -> jax.Array:
         """Return rows [..., k] in the working basis."""

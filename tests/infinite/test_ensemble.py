@@ -1,5 +1,6 @@
 """The infinite ensemble as its users meet it: shapes, times, symmetry, jit, files, refusals."""
 
+import dataclasses
 import warnings
 
 import jax
@@ -156,6 +157,13 @@ def test_solved_blocks_serve_another_filter():
     fast = InfiniteEnsemble(KERNEL_FN, TRAIN, filters.gradient_descent(9.0), blocks=ENS.blocks)
     with pytest.raises(ValueError, match="at most"):
         fast.mean(X_TEST, 7)
+
+
+def test_an_inverse_serves_its_own_filter_alone():
+    ridge = InfiniteEnsemble(KERNEL_FN, TRAIN, filters.ridge(0.3))
+    for other in (filters.ridge(5.0), filters.converged(), filters.gradient_flow()):
+        again = dataclasses.replace(ridge, filter=other)
+        assert_close(again.mean(X_TEST, INF), InfiniteEnsemble(KERNEL_FN, TRAIN, other).mean(X_TEST, INF))
 
 
 def test_a_warning_points_to_the_line_of_the_caller():

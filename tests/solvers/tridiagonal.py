@@ -48,7 +48,7 @@ class TridiagonalBlock:
     vectors: Any
     lam: Any
     error: float = dataclasses.field(metadata={"static": True})
-    any_function: ClassVar[bool] = True
+    inverse_shift: ClassVar[None] = None
     traceable: ClassVar[bool] = False
 
     def to_basis(self, rows: jax.Array) -> jax.Array:
