@@ -71,7 +71,7 @@ def boolean(value: Any, argument: str) -> bool:
 def real_number(value: Any, argument: str) -> float:
     """Return `value` as a `float` if it is one finite real number that is known now."""
     if not is_number(value) or not is_concrete(value):
-        raise refusal(argument, expected="one finite real number", got=shown(value), fix="Pass a Python float.")
+        raise refusal(argument, expected="one finite real number", got=describe(value), fix="Pass a Python float.")
     return float(value)
 
 
@@ -79,24 +79,24 @@ def scalar(value: Any, argument: str, *, at_least: float | int | None = None, fi
     """Return `value` if it is one finite real number, not below `at_least`; a traced one is returned as it is."""
     if not is_number(value):
         fix = fix or "Pass a float, or a JAX scalar."
-        raise refusal(argument, expected="one real number", got=shown(value), fix=fix)
+        raise refusal(argument, expected="one real number", got=describe(value), fix=fix)
     if at_least is not None and is_concrete(value) and not float(value) >= at_least:
         fix = fix or "Pass a larger number."
-        raise refusal(argument, expected=f"at least {at_least:g}", got=shown(value), fix=fix)
+        raise refusal(argument, expected=f"at least {at_least:g}", got=describe(value), fix=fix)
     return value
 
 
 def function(value: Any, argument: str, *, fix: str = "Pass the function itself.") -> Any:
     """Return `value` if it can be called."""
     if not callable(value):
-        raise refusal(argument, expected="a function", got=shown(value), fix=fix, kind=TypeError)
+        raise refusal(argument, expected="a function", got=describe(value), fix=fix, kind=TypeError)
     return value
 
 
 def instance(value: Any, kind: type | tuple[type, ...], argument: str, *, expected: str, fix: str) -> Any:
     """Return `value` if it is an instance of `kind`."""
     if not isinstance(value, kind):
-        raise refusal(argument, expected=expected, got=shown(value), fix=fix, kind=TypeError)
+        raise refusal(argument, expected=expected, got=describe(value), fix=fix, kind=TypeError)
     return value
 
 
@@ -104,7 +104,7 @@ def file_path(value: Any, argument: str, *, exists: bool = False) -> Path:
     """Return `value` as a path; with `exists` there must be a file or folder."""
     if not isinstance(value, str | os.PathLike):
         fix = "Pass a string or a `pathlib.Path`."
-        raise refusal(argument, expected="the path of a file", got=shown(value), fix=fix, kind=TypeError)
+        raise refusal(argument, expected="the path of a file", got=describe(value), fix=fix, kind=TypeError)
     path = Path(value)
     if exists and not path.exists():
         fix = f"Check its spelling; relative paths start at {Path.cwd()}."
@@ -119,7 +119,7 @@ def random_key(value: Any, argument: str = "key") -> jax.Array:
     old = dtype == np.uint32 and shape is not None and len(shape) == 1
     if not new and not old:
         fix = "Make one with `jax.random.key(0)`; several with `jax.random.split`."
-        raise refusal(argument, expected="one random key of JAX", got=shown(value), fix=fix, kind=TypeError)
+        raise refusal(argument, expected="one random key of JAX", got=describe(value), fix=fix, kind=TypeError)
     return value
 
 
@@ -131,7 +131,7 @@ def canonical_get(get: Any) -> str | tuple[str, ...]:
     get = [name.lower() if isinstance(name, str) else name for name in get] if isinstance(get, Sequence) else get
     if not isinstance(get, Sequence) or not 1 <= len(get) <= len(set(map(str, get))):
         fix = 'Pass "ntk", ("nngp", "ntk"), or nothing for both.'
-        raise refusal("get", expected="one of 'nngp', 'ntk', or a tuple of them", got=shown(get), fix=fix)
+        raise refusal("get", expected="one of 'nngp', 'ntk', or a tuple of them", got=describe(get), fix=fix)
     return tuple(one_of(name, names, "get") for name in get)
 
 
@@ -147,7 +147,7 @@ def real_array(
             array = np.asarray(None)
     if not _is_numeric(array) or (np.iscomplexobj(array) and not or_complex):
         expected = "numbers" if or_complex else "real numbers"
-        raise refusal(argument, expected=expected, got=shown(value), fix=fix, kind=TypeError)
+        raise refusal(argument, expected=expected, got=describe(value), fix=fix, kind=TypeError)
     return array
 
 
@@ -167,7 +167,7 @@ def numeric(tree: Any, argument: str) -> Any:
     leaves = jax.tree.leaves(tree)
     if not leaves or not all(_is_numeric(leaf) for leaf in leaves):
         fix = "Pass arrays of numbers, samples along their first axis, or a pytree of such arrays."
-        raise refusal(argument, expected="an array of numbers", got=shown(tree), fix=fix, kind=TypeError)
+        raise refusal(argument, expected="an array of numbers", got=describe(tree), fix=fix, kind=TypeError)
     return tree
 
 
@@ -260,7 +260,7 @@ def _is_numeric(value: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
 
 
-def shown(value: Any) -> str:
+def describe(value: Any) -> str:
     """Return `value` as text for a message: arrays by shape and dtype, everything else as printed, cut off if long."""
     if isinstance(value, jax.Array | np.ndarray):
         return f"an array of shape {value.shape} and dtype {value.dtype}" if value.ndim else str(value)

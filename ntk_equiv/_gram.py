@@ -155,7 +155,7 @@ def _evaluate_in_tiles(
 @dataclass_pytree
 @dataclass(frozen=True)
 class PlainKernel:
-    """Any kernel function in two halves, of which the first does nothing: how kernels from elsewhere take part."""
+    """A kernel function from elsewhere, in two halves: the first does nothing, the second calls the function."""
 
     kernel_fn: KernelFunction = field(metadata={"static": True})
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ntk_equiv._check import floating, is_concrete, is_number, refusal, shown
+from ntk_equiv._check import describe, floating, is_concrete, is_number, refusal
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, Scalar
 
@@ -306,7 +306,7 @@ def _inverse_elements(rep_y: Any, elements: Any, order: int) -> Any:
     """Return the inverse of every element, integers or matrices; of all of a finite group if none are given."""
     if not callable(rep_y) or not hasattr(rep_y, "group"):
         fix = "Make one of a group, as in `reps.regular(groups.cyclic(4))`; leave it out for invariant outputs."
-        raise refusal("rep_y", expected="a representation", got=shown(rep_y), fix=fix, kind=TypeError)
+        raise refusal("rep_y", expected="a representation", got=describe(rep_y), fix=fix, kind=TypeError)
     if elements is None or np.ndim(elements) == 1:
         elements = np.arange(rep_y.group.order) if elements is None else np.asarray(elements)
         back = np.asarray(rep_y.group.inverse)[elements]

@@ -32,7 +32,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from ntk_equiv import _memory
-from ntk_equiv._check import file_path, refusal, shown
+from ntk_equiv._check import describe, file_path, refusal
 
 ImagesAndLabels = tuple[np.ndarray, np.ndarray]
 
@@ -125,7 +125,9 @@ def array_checksum(array: np.ndarray) -> str:
 
 def _idx_header(array: np.ndarray) -> bytes:
     if getattr(array, "dtype", None) != np.uint8:
-        raise refusal("array", expected="of bytes (uint8)", got=shown(array), fix="Convert it first.", kind=TypeError)
+        raise refusal(
+            "array", expected="of bytes (uint8)", got=describe(array), fix="Convert it first.", kind=TypeError
+        )
     return bytes([0, 0, _BYTES, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
 
 

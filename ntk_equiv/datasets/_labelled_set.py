@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ntk_equiv._check import positive_integer, random_key, real_array, refusal, shown
+from ntk_equiv._check import describe, positive_integer, random_key, real_array, refusal
 from ntk_equiv._typing import Inputs
 from ntk_equiv.reps import Representation
 
@@ -68,7 +68,7 @@ class LabelledSet(NamedTuple):
             indices = np.asarray(real_array(indices, "indices", fix=fix))
             whole = indices.ndim == 1 and (np.issubdtype(indices.dtype, np.integer) or indices.shape == (self.n,))
             if not whole or (indices.size and not -self.n <= indices.min() <= indices.max() < self.n):
-                raise refusal("indices", expected="indices of samples", got=shown(indices), fix=fix)
+                raise refusal("indices", expected="indices of samples", got=describe(indices), fix=fix)
         return self._replace(x=jax.tree.map(lambda leaf: leaf[indices], self.x), y=self.y[indices])
 
     def split(self, key: jax.Array, count: int) -> tuple["LabelledSet", "LabelledSet"]:

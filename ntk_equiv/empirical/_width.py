@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from ntk_equiv._check import (
+    describe,
     function,
     instance,
     positive_integer,
@@ -23,7 +24,6 @@ from ntk_equiv._check import (
     random_key,
     real_array,
     refusal,
-    shown,
 )
 from ntk_equiv._gram import gram
 from ntk_equiv._typing import Inputs, KernelFunction
@@ -165,7 +165,7 @@ def width_scaling(
     networks = [build(width) for width in chosen]
     if not all(isinstance(network, tuple) and len(network) >= 2 for network in networks):
         fix = "Let it return a stax triple, or a pair `(init, apply)`."
-        raise refusal("build", expected="a function that makes networks", got=shown(networks[0]), fix=fix)
+        raise refusal("build", expected="a function that makes networks", got=describe(networks[0]), fix=fix)
     limits: tuple = (kernel_fn,)
     if kernel_fn is None:
         if len(networks[0]) < 3:

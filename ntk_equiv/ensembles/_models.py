@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ntk_equiv._check import refusal, samples_in, shown
+from ntk_equiv._check import describe, refusal, samples_in
 from ntk_equiv._typing import Inputs
 from ntk_equiv.stax import Graph, KernelFn
 
@@ -271,7 +271,7 @@ def check_inputs(x: Inputs, argument: str, specs: list[str], model: Model, param
     if [np.ndim(leaf) for leaf in leaves] != [len(leaf.shape) for leaf in wanted]:
         single = [np.shape(leaf) for leaf in leaves] == [leaf.shape[1:] for leaf in wanted]
         fix = "For a single sample pass `x[None]`." if single else "The first axis counts the samples."
-        raise refusal(argument, expected=expected, got=" and ".join(map(shown, leaves)), fix=fix)
+        raise refusal(argument, expected=expected, got=" and ".join(map(describe, leaves)), fix=fix)
     for leaf, like in zip(leaves, wanted, strict=True):
         if _is_floating(leaf) != _is_floating(like):
             fix = "Prepare them as the training data were: bytes of images, for example, are divided by 255."
@@ -281,7 +281,7 @@ def check_inputs(x: Inputs, argument: str, specs: list[str], model: Model, param
         try:  # Networks that do not flatten, and networks of graphs, take samples of any size.
             jax.eval_shape(model.apply, params, jax.tree.map(lambda leaf: jnp.asarray(leaf[:1]), x))
         except Exception:  # whatever the user's network raises at a size that it does not take
-            got = " and ".join(map(shown, leaves))
+            got = " and ".join(map(describe, leaves))
             fix = "The network takes no other size: crop, pad or scale."
             raise refusal(argument, expected=expected, got=got, fix=fix) from None
 

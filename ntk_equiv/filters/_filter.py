@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ntk_equiv._check import is_concrete, is_number, positive_integer, real_array, refusal, shown
+from ntk_equiv._check import describe, is_concrete, is_number, positive_integer, real_array, refusal
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, Scalar
 
@@ -284,7 +284,7 @@ def custom(function: Callable[[Any, Any], Any]) -> Filter:
     uncalled = any(function is kind for kind in (gradient_flow, gradient_descent, momentum, ridge, converged))
     if uncalled or not callable(function):
         fix = "Pass a function φ(λ, t), or a filter: called, with its rate, as in `filters.gradient_flow(1.0)`."
-        raise refusal("filter", expected="a filter or a function", got=shown(function), fix=fix, kind=TypeError)
+        raise refusal("filter", expected="a filter or a function", got=describe(function), fix=fix, kind=TypeError)
     return Custom(function)
 
 

@@ -329,7 +329,7 @@ class InfiniteEnsemble:
         """
         positive_integer(members, "members")
         x, (times, single) = self.check_samples(x), self._check_times(t)
-        y = self._check_test_labels(x, y)
+        y = _statistics.check_test_labels(x, y, self.blocks.data)
         error = _statistics.expected_mse(self._mean(x, times), self._var(x, times), y, members)
         return jax.tree.map(lambda part: part[0], error) if single else error
 
@@ -350,7 +350,7 @@ class InfiniteEnsemble:
         positive_integer(members, "members")
         positive_integer(samples, "samples")
         x, (times, _) = self.check_samples(x), self._check_times(single_time(t))
-        y = self._check_test_labels(x, y)
+        y = _statistics.check_test_labels(x, y, self.blocks.data)
         if y.ndim < 2 or y.shape[-1] < 2:
             fix = "Give labels one channel for each class, as `jax.nn.one_hot` does."
             raise refusal("y", expected="labels with at least two channels", got=f"shape {y.shape}", fix=fix)
@@ -501,10 +501,6 @@ class InfiniteEnsemble:
     def _trajectory_cov(self, x: Inputs, times: jax.Array) -> jax.Array:
         blocks = self._blocks_for(times, covariance=True)
         return _moments.trajectory_covariance(self.kernel_fn, blocks, self._filter_above_noise(blocks), x, times)
-
-    def _check_test_labels(self, x: Inputs, y: Any) -> jax.Array:
-        count = jax.tree.leaves(x)[0].shape[0]
-        return _statistics.check_test_labels(y, (count, *self.blocks.data.y.shape[1:]))
 
     def _function_of_theta(self, t: Any, part: str) -> jax.Array:
         """Return a part of the filter, applied to the labels."""

@@ -139,9 +139,10 @@ def _gaussian_process(
     return blocks, FilterAboveNoise(filters.converged() if known and noise == 0 else filters.ridge(noise), blocks.noise)
 
 
-def check_test_labels(y: Any, shape: tuple[int, ...]) -> jax.Array:
+def check_test_labels(x: Inputs, y: Any, data: TrainingSet) -> jax.Array:
     """Return `y` as an array; refuse what does not have one entry for each output at the samples."""
     y = jnp.asarray(real_array(y, "y"))
+    shape = (jax.tree.leaves(x)[0].shape[0], *data.y.shape[1:])
     if y.shape != shape:
         fix = "Test labels have one entry for each output of the network."
         raise refusal("y", expected=f"labels of shape {shape}", got=f"shape {y.shape}", fix=fix)

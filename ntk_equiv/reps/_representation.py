@@ -21,7 +21,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from scipy import sparse
 
-from ntk_equiv._check import arrays, instance, is_concrete, is_listed, real_array, real_number, refusal, shown
+from ntk_equiv._check import arrays, describe, instance, is_concrete, is_listed, real_array, real_number, refusal
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
 from ntk_equiv.reps._channels import Channels, Element, Identity, MatrixFunction, Permutations, check_last_axis
 from ntk_equiv.reps._grids import Domain, GridAction, NodePermutations, NoPositions, Rotations, grid_action
@@ -132,7 +132,7 @@ class Representation:
             if is_concrete(chosen):
                 if np.ndim(chosen) != 1 or np.size(chosen) == 0:
                     fix = f"List integers from 0 to {self.group.order - 1}, or leave `elements` out for all."
-                    raise refusal("elements", expected="a list of elements", got=shown(chosen), fix=fix)
+                    raise refusal("elements", expected="a list of elements", got=describe(chosen), fix=fix)
                 return np.array([self.group.element(g, "elements") for g in np.asarray(chosen).tolist()], dtype=int)
             return jnp.asarray(chosen)
         n = self.group.n
@@ -163,7 +163,7 @@ class Representation:
         """
         if not is_listed(shape):
             fix = "Pass a tuple, such as (8, 8); () for outputs without positions."
-            raise refusal("shape", expected="the sizes of a grid", got=shown(shape), fix=fix)
+            raise refusal("shape", expected="the sizes of a grid", got=describe(shape), fix=fix)
         return grid_action(self.domain, tuple(int(size) for size in shape))
 
     def homomorphism_error(self, *, grid: tuple[int, ...] | None = None) -> float:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 
-from ntk_equiv._check import refusal, shown
+from ntk_equiv._check import describe, refusal
 from ntk_equiv.solvers._hermitian import product
 
 SpectralFunction = Callable[[jax.Array, jax.Array], jax.Array]
@@ -165,5 +165,5 @@ def check_solver(solver: Any, auto: Solver) -> Solver:
         return auto
     if isinstance(solver, type) or not isinstance(solver, Solver):
         fix = "Pass one of `ntk_equiv.solvers`, called, as in `solvers.Eigh()`."
-        raise refusal("solver", expected='"auto" or a solver', got=shown(solver), fix=fix, kind=TypeError)
+        raise refusal("solver", expected='"auto" or a solver', got=describe(solver), fix=fix, kind=TypeError)
     return solver

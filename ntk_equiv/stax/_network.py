@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ntk_equiv._check import floating, random_key, refusal, shown
+from ntk_equiv._check import describe, floating, random_key, refusal
 from ntk_equiv._typing import Array, Inputs
 from ntk_equiv.stax._composition import Serial, Unchanged
 from ntk_equiv.stax._inputs import Graph, with_own_adjacency
@@ -165,6 +165,6 @@ def _refuse_others(others: dict[str, Any]) -> None:
             raise refusal(
                 name,
                 expected="left out: `apply_fn` knows the keywords `rng` and `pattern`",
-                got=shown(value),
+                got=describe(value),
                 fix="Nothing is masked here: pass samples of equal size, or graphs whose missing nodes have no edges.",
             )

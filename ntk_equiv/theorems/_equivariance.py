@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import arrays, function, refusal, scalar, shown
+from ntk_equiv._check import arrays, describe, function, refusal, scalar
 from ntk_equiv._typing import Inputs, Scalar
 from ntk_equiv.reps import Representation, check_actions
 from ntk_equiv.theorems._kernels import output_grid, transform_kernels
@@ -141,7 +141,7 @@ def check_ensemble(ens: Any, argument: str) -> None:
     """Refuse what is no ensemble."""
     if not all(hasattr(ens, name) for name in ("rep_x", "rep_y", "mean", "cov")):
         fix = "Make one with `InfiniteEnsemble(kernel_fn, train)`."
-        raise refusal(argument, expected="an ensemble", got=shown(ens), fix=fix, kind=TypeError)
+        raise refusal(argument, expected="an ensemble", got=describe(ens), fix=fix, kind=TypeError)
 
 
 def assert_equivariant(
