@@ -37,7 +37,7 @@ from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import SplitKernel
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.infinite._training_set import TrainingSet
-from ntk_equiv.solvers import DenseBlock, SolvedBlock, Solver, noise_level, refusing_tracers
+from ntk_equiv.solvers import BlockOperator, DenseBlock, SolvedBlock, Solver, noise_level, refusing_tracers
 
 # Kernels that are held at a time beside the blocks: a quarter of a gigabyte in double precision.
 ENTRIES_AT_A_TIME = 2**25
@@ -145,7 +145,7 @@ class GramBlock:
 
     solved: SolvedBlock
     labels: jax.Array
-    nngp: DenseBlock | None
+    nngp: BlockOperator | None
 
 
 @dataclass_pytree

@@ -34,7 +34,7 @@ from ntk_equiv.infinite._blocks import (
     synthesize,
 )
 from ntk_equiv.infinite._training_set import TrainingSet
-from ntk_equiv.solvers import DenseBlock, FilterAboveNoise, positive_root, refusing_tracers
+from ntk_equiv.solvers import BlockOperator, FilterAboveNoise, positive_root, refusing_tracers
 
 # With at least this many times it pays to make a real quadratic form for each test sample.
 MANY_TIMES = 6
@@ -240,12 +240,12 @@ _compiled_covariance = jax.jit(_covariance)
 
 
 @jax.jit
-def _congruences(nngp: DenseBlock, A: jax.Array, K: jax.Array, A2: jax.Array, K2: jax.Array) -> jax.Array:
+def _congruences(nngp: BlockOperator, A: jax.Array, K: jax.Array, A2: jax.Array, K2: jax.Array) -> jax.Array:
     return jax.lax.map(lambda pair: _congruence(nngp, pair[0], K, pair[1], K2), (A, A2))
 
 
 @jax.jit
-def _congruence(nngp: DenseBlock, A: jax.Array, K: jax.Array, A2: jax.Array, K2: jax.Array) -> jax.Array:
+def _congruence(nngp: BlockOperator, A: jax.Array, K: jax.Array, A2: jax.Array, K2: jax.Array) -> jax.Array:
     return real_inner(nngp.times_rows(A) - K, A2) - real_inner(A, K2)
 
 
@@ -273,12 +273,12 @@ _compiled_variance = jax.jit(_variance)
 
 
 @jax.jit
-def _diagonal_congruences(nngp: DenseBlock, A: jax.Array, K: jax.Array) -> jax.Array:
+def _diagonal_congruences(nngp: BlockOperator, A: jax.Array, K: jax.Array) -> jax.Array:
     return jax.lax.map(lambda A: _diagonal_congruence(nngp, A, K), A)
 
 
 @jax.jit
-def _diagonal_congruence(nngp: DenseBlock, A: jax.Array, K: jax.Array) -> jax.Array:
+def _diagonal_congruence(nngp: BlockOperator, A: jax.Array, K: jax.Array) -> jax.Array:
     return jnp.sum(((nngp.times_rows(A) - 2 * K) * A.conj()).real, axis=(1, 2))
 
 
@@ -296,7 +296,7 @@ def _variance_by_sample(block: GramBlock, factors: jax.Array, hats: tuple) -> ja
     return jax.lax.map(of_sample, W).T - 2 * crossed
 
 
-def _cheaper_basis(block: GramBlock, rows: int) -> tuple[DenseBlock, Callable, Callable]:
+def _cheaper_basis(block: GramBlock, rows: int) -> tuple[BlockOperator, Callable, Callable]:
     """Return 𝒦_σ in the cheaper basis, and two functions that bring filtered rows and raw rows conj(û) into it.
 
     Few rows leave the working basis; for many rows the matrix enters it.

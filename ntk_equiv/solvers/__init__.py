@@ -4,12 +4,13 @@ The symmetry of the data decides *which* blocks there are; a solver decides *how
 
     `Eigh()`    one full decomposition, B = U diag(λ) U†; exact up to rounding, for any filter and any time
 
-    block  ──► solver.solve(block, …) ──► solved block ──► apply(f, times, rows), spectrum, extremes, error_bound, …
-    (`DenseBlock`)                        (`SolvedBlock`)
+    block ──► solver.solve(block, …) ──► solved block ──► apply(f, times, rows), spectrum, error_bound, …
+    (`BlockOperator`)                    (`SolvedBlock`)
 
-A block is an operator: it has a shape, a dtype and a product with a matrix, and `dense()` gives its entries. A solved
-block is a frozen value. Everything above speaks to the protocols `Solver` and `SolvedBlock`, never to an algorithm. A
-new solver is two classes: one with the methods of `Solver`, one with those of `SolvedBlock`.
+A block is an operator: it has a shape, a dtype and a product with a matrix, and `dense()` gives its entries where they
+fit into memory; a `DenseBlock` holds them. A solved block is a frozen value. Everything above speaks to the protocols
+`BlockOperator`, `Solver` and `SolvedBlock`, never to an algorithm. A new solver is two classes: one with the methods of
+`Solver`, one with those of `SolvedBlock`.
 """
 
 from ntk_equiv.solvers._eigh import Eigh
@@ -17,9 +18,9 @@ from ntk_equiv.solvers._hermitian import positive_root as positive_root
 from ntk_equiv.solvers._hermitian import product as product
 from ntk_equiv.solvers._noise import FilterAboveNoise as FilterAboveNoise
 from ntk_equiv.solvers._noise import noise_level as noise_level
-from ntk_equiv.solvers._protocols import DenseBlock, SolvedBlock, Solver
+from ntk_equiv.solvers._protocols import BlockOperator, DenseBlock, SolvedBlock, Solver
 from ntk_equiv.solvers._protocols import SpectralFunction as SpectralFunction
 from ntk_equiv.solvers._protocols import check_solver as check_solver
 from ntk_equiv.solvers._protocols import refusing_tracers as refusing_tracers
 
-__all__ = ["DenseBlock", "Eigh", "SolvedBlock", "Solver"]
+__all__ = ["BlockOperator", "DenseBlock", "Eigh", "SolvedBlock", "Solver"]

@@ -19,7 +19,7 @@ import scipy.linalg
 from ntk_equiv._check import is_concrete
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv.solvers._hermitian import carry_derivative, filter_coordinates, product
-from ntk_equiv.solvers._protocols import DenseBlock, SolvedBlock, SpectralFunction
+from ntk_equiv.solvers._protocols import BlockOperator, DenseBlock, SolvedBlock, SpectralFunction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Eigh:
         [[[ 2. -1.]]]
     """
 
-    def solve(self, block: DenseBlock, *, noise: Any = 0.0, inverse_shift: float | None = None) -> SolvedBlock:
+    def solve(self, block: BlockOperator, *, noise: Any = 0.0, inverse_shift: float | None = None) -> SolvedBlock:
         """Return the block with its eigenvectors, or its inverse if that is enough and B + shift is regular."""
         matrix = block.dense()
         if inverse_shift is not None and is_concrete(matrix):
@@ -85,7 +85,7 @@ class Eigenbasis:
         """Return rows times U†."""
         return product(rows, self.vectors.conj().T)
 
-    def matrix_in_basis(self, block: DenseBlock) -> DenseBlock:
+    def matrix_in_basis(self, block: BlockOperator) -> BlockOperator:
         """Return U†KU."""
         return DenseBlock(product(product(self.vectors.conj().T, block.dense()), self.vectors))
 
@@ -143,7 +143,7 @@ class CholeskyInverse:
         """Return rows as they are."""
         return rows
 
-    def matrix_in_basis(self, block: DenseBlock) -> DenseBlock:
+    def matrix_in_basis(self, block: BlockOperator) -> BlockOperator:
         """Return the matrix as it is."""
         return block
 

@@ -24,6 +24,32 @@ SpectralFunction = Callable[[jax.Array, jax.Array], jax.Array]
 """f_t(λ) for arrays of λ and t that broadcast. It is a pytree if it passes through a transformation of JAX."""
 
 
+@runtime_checkable
+class BlockOperator(Protocol):
+    """A Hermitian block of a Gram matrix, wherever its entries are. A frozen pytree.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv.solvers import BlockOperator, DenseBlock
+        >>> isinstance(DenseBlock(jnp.eye(2)), BlockOperator)
+        True
+    """
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of rows and columns."""
+
+    @property
+    def dtype(self) -> Any:
+        """The type of the entries, real or complex."""
+
+    def times_rows(self, rows: jax.Array) -> jax.Array:
+        """Return rows [..., k] times the block."""
+
+    def dense(self) -> jax.Array:
+        """Return the entries, [k, k], where they fit into memory."""
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class DenseBlock:
@@ -93,7 +119,7 @@ class SolvedBlock(Protocol):
     def from_basis(self, rows: jax.Array) -> jax.Array:
         """Return rows from the working basis in the basis of the block."""
 
-    def matrix_in_basis(self, block: DenseBlock) -> DenseBlock:
+    def matrix_in_basis(self, block: BlockOperator) -> BlockOperator:
         """Return another matrix of the same shape in the working basis."""
 
     def apply(self, f: SpectralFunction, times: jax.Array, rows: jax.Array) -> jax.Array:
@@ -130,7 +156,7 @@ class Solver(Protocol):
         True
     """
 
-    def solve(self, block: DenseBlock, *, noise: Any = 0.0, inverse_shift: float | None = None) -> SolvedBlock:
+    def solve(self, block: BlockOperator, *, noise: Any = 0.0, inverse_shift: float | None = None) -> SolvedBlock:
         """Return the block, prepared.
 
         Args:
