@@ -58,9 +58,11 @@ def ensemble_mean(
         [2. 0.]
     """
     filter = filters.gradient_flow(learning_rate)
-    filter.checked_time(t)
+    filter.checked_time(t)  # before anything expensive
     ens = InfiniteEnsemble(kernel_fn, train, filter, reduction=reduction, method=method)
-    return ens.mean(ens.check_samples(x_test, "x_test"), t)
+    x_test, (times, single) = ens.check_samples(x_test, "x_test"), ens._check_times(t)
+    mean = ens._mean(x_test, times)
+    return mean[0] if single else mean
 
 
 def ensemble_cov(
@@ -109,11 +111,12 @@ def ensemble_cov(
         fix = "A diagonal belongs to one set of samples: leave out `x_test2`, or set `diag=False`."
         raise refusal("x_test2", expected="left out for `diag=True`", got="another set of samples", fix=fix)
     filter = filters.gradient_flow(learning_rate)
-    filter.checked_time(t)
+    filter.checked_time(t)  # before anything expensive
     ens = InfiniteEnsemble(kernel_fn, train, filter, reduction=reduction, method=method)
-    x_test = ens.check_samples(x_test, "x_test")
+    x_test, (times, single) = ens.check_samples(x_test, "x_test"), ens._check_times(t)
     x_test2 = None if x_test2 is None else ens.check_samples(x_test2, "x_test2")
-    return ens.var(x_test, t) if diag else ens.cov(x_test, t, x_test2)
+    cov = ens._var(x_test, times) if diag else ens._cov(x_test, times, x_test2)
+    return cov[0] if single else cov
 
 
 class HaarLimit(NamedTuple):
