@@ -103,6 +103,15 @@ def test_results_are_computed_once_and_drawn_again(trial, folder, capsys):
     assert trial.done == ["first", "second"]
 
 
+@pytest.fixture
+def interruptible():
+    """Interrupts end Python programs, also where the shell that started them in the background made it ignore them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interruption_leaves_what_is_finished(trial, folder, capsys):
     trial.meanwhile = lambda results: os.kill(os.getpid(), signal.SIGINT)
     assert trial(folder) == INTERRUPTED
@@ -115,6 +124,7 @@ def test_an_interruption_leaves_what_is_finished(trial, folder, capsys):
     assert trial.done == ["first", "second", "second"]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_training_goes_on(trial, folder, tmp_path):
     x, runs = np.eye(2), []
     net = (lambda key, x: jax.random.uniform(key, (2, 1)), lambda W, x: jnp.tanh(x @ W))
