@@ -138,7 +138,7 @@ class InfiniteEnsemble:
             object.__setattr__(self, name, value)
         if not given:  # blocks that are given may be JAX's placeholders; predictions check the rate again
             with evaluating_what_is_known():
-                _warnings.check_rate(filter, self.entries, blocks, self._largest_eigenvalue)
+                _warnings.check_rate(filter, self._loss_entries, blocks, self._largest_eigenvalue)
                 _warnings.warn_of_rank(blocks)
 
     def __repr__(self) -> str:
@@ -394,7 +394,7 @@ class InfiniteEnsemble:
         kernel = split_kernel(kernel_function(kernel_fn))
         blocks, reduction, solver = _storage.load(path, kernel, train)
         ens = cls(kernel, train, _as_filter(filter), reduction=reduction, solver=solver, blocks=blocks)
-        _warnings.check_rate(ens.filter, ens.entries, ens.blocks, ens._largest_eigenvalue)
+        _warnings.check_rate(ens.filter, ens._loss_entries, ens.blocks, ens._largest_eigenvalue)
         return ens
 
     def check_samples(self, x: Inputs, argument: str = "x") -> Inputs:
@@ -421,7 +421,7 @@ class InfiniteEnsemble:
     # Which blocks are needed
 
     @property
-    def entries(self) -> int:
+    def _loss_entries(self) -> int:
         """How many entries the loss is a mean over; 1 if it is a sum."""
         return _entries(self.reduction, self.blocks.data)
 
@@ -469,14 +469,14 @@ class InfiniteEnsemble:
         return blocks.with_labels(blocks.data.labels() - blocks.data.frame(start))
 
     def _filter_above_noise(self, blocks: GramBlocks, part: str = "coefficients") -> FilterAboveNoise:
-        return FilterAboveNoise(self.filter, blocks.noise, self.entries, part)
+        return FilterAboveNoise(self.filter, blocks.noise, self._loss_entries, part)
 
     def _check_times(self, t: Any) -> tuple[jax.Array, bool]:
         """Return times [T] at which training has a result, and whether a single one was given."""
         t = jnp.asarray(self.filter.checked_time(t), self.blocks.scale.dtype)
         times = jnp.atleast_1d(t)
-        _warnings.check_rate(self.filter, self.entries, self.blocks, self._largest_eigenvalue)
-        _warnings.check_end(self.filter, self.entries, self.blocks, self._largest_eigenvalue, times)
+        _warnings.check_rate(self.filter, self._loss_entries, self.blocks, self._largest_eigenvalue)
+        _warnings.check_end(self.filter, self._loss_entries, self.blocks, self._largest_eigenvalue, times)
         return times, t.ndim == 0
 
     # The same without checks of samples and times [T], and always with an axis of times
