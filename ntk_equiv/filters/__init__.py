@@ -30,6 +30,7 @@ from ntk_equiv.filters._filter import (
 )
 
 # For the parts above this one, not for users.
+from ntk_equiv.filters._filter import Dynamics as Dynamics
 from ntk_equiv.filters._filter import GradientDescent as GradientDescent
 from ntk_equiv.filters._filter import GradientFlow as GradientFlow
 from ntk_equiv.filters._filter import Momentum as Momentum

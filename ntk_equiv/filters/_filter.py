@@ -11,7 +11,7 @@ filter decides what becomes of the null space. Steps that are too large for trai
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,25 @@ from ntk_equiv._typing import Array, Scalar
 
 END = float("inf")
 T = TypeVar("T")
+
+
+class Dynamics(NamedTuple):
+    """The linear dynamics whose solution at time t, from u = 0, is u = φ_t(A)b. Iterative solvers need it.
+
+        u' = rate · (b − (A + shift) u)                                       if time is continuous
+        u_(t+1) = u_t + rate · (b − A u_t) + friction · (u_t − u_(t−1))       in steps
+
+    Attributes:
+        rate: in front of the residual; infinite for training that has ended.
+        shift: added to the matrix.
+        friction: the momentum.
+        in_steps: whether time counts steps.
+    """
+
+    rate: float
+    shift: float = 0.0
+    friction: float = 0.0
+    in_steps: bool = False
 
 
 class Filter(ABC):
@@ -55,6 +74,10 @@ class Filter(ABC):
     @property
     def shift_at_end(self) -> Any:
         """λ₀, if φ = 1/(λ + λ₀) at the time that is meant when none is given; else None."""
+        return None
+
+    def dynamics(self, entries: int) -> Dynamics | None:
+        """Return the dynamics behind φ_t(λ/s)/s, for a loss that is a mean over s entries; None if none is known."""
         return None
 
     def checked_time(self, t: Any) -> Any:
@@ -94,6 +117,10 @@ class GradientFlow(Filter):
         elapsed = self.learning_rate * jnp.where(ended, 0, t)
         return _inverse_where(ended, lam, elapsed * _saturation(elapsed * lam))
 
+    def dynamics(self, entries: int) -> Dynamics:
+        """u' = (η/s)(b − Au)."""
+        return Dynamics(float(self.learning_rate) / entries)
+
 
 def gradient_flow(learning_rate: Scalar = 1.0) -> Filter:
     """Train by gradient descent with infinitely small steps, φ_t(λ) = (1 − e^(−ηλt))/λ; the paper's training.
@@ -132,6 +159,10 @@ class GradientDescent(Filter):
     def largest_eigenvalue(self) -> Any:
         """2/η."""
         return 2 / self.learning_rate
+
+    def dynamics(self, entries: int) -> Dynamics:
+        """Steps along (η/s)(b − Au)."""
+        return Dynamics(float(self.learning_rate) / entries, in_steps=True)
 
 
 def gradient_descent(learning_rate: Scalar) -> Filter:
@@ -174,6 +205,10 @@ class Momentum(Filter):
         """2(1+β)/η."""
         return 2 * (1 + self.beta) / self.learning_rate
 
+    def dynamics(self, entries: int) -> Dynamics:
+        """Steps along (η/s)(b − Au), with momentum β."""
+        return Dynamics(float(self.learning_rate) / entries, friction=float(self.beta), in_steps=True)
+
 
 def momentum(learning_rate: Scalar, beta: Scalar) -> Filter:
     """Train by heavy-ball descent in steps: w ← w − η∇L + β(w − w of the step before), as `optax.sgd(η, momentum=β)`.
@@ -207,6 +242,10 @@ class Ridge(Filter):
         """λ₀."""
         return self.lam
 
+    def dynamics(self, entries: int) -> Dynamics:
+        """u' = (η/s)(b − (A + sλ₀)u)."""
+        return Dynamics(float(self.learning_rate) / entries, shift=float(self.lam) * entries)
+
 
 def ridge(lam: Scalar, learning_rate: Scalar = 1.0) -> Filter:
     """Train with a penalty ½λ₀‖w − w_0‖² on leaving the initial weights; t = ∞ unless given.
@@ -238,6 +277,10 @@ class Converged(Filter):
     def shift_at_end(self) -> Any:
         """0."""
         return 0.0
+
+    def dynamics(self, entries: int) -> Dynamics:
+        """The end of training, at whatever rate."""
+        return Dynamics(END)
 
     def checked_time(self, t: Any) -> Any:
         """Infinity, the only time at which training has converged."""

@@ -16,11 +16,21 @@ fit into memory; a `DenseBlock` holds them. A solved block is a frozen value. Ev
 from ntk_equiv.solvers._eigh import Eigh
 from ntk_equiv.solvers._hermitian import positive_root as positive_root
 from ntk_equiv.solvers._hermitian import product as product
+from ntk_equiv.solvers._lanczos import Lanczos, SolverWarning
 from ntk_equiv.solvers._noise import FilterAboveNoise as FilterAboveNoise
 from ntk_equiv.solvers._noise import noise_level as noise_level
-from ntk_equiv.solvers._protocols import BlockOperator, DenseBlock, SolvedBlock, Solver
+from ntk_equiv.solvers._protocols import BlockOperator, DenseBlock, PredictionScale, SolvedBlock, Solver
 from ntk_equiv.solvers._protocols import SpectralFunction as SpectralFunction
 from ntk_equiv.solvers._protocols import check_solver as check_solver
 from ntk_equiv.solvers._protocols import refusing_tracers as refusing_tracers
 
-__all__ = ["BlockOperator", "DenseBlock", "Eigh", "SolvedBlock", "Solver"]
+__all__ = [
+    "BlockOperator",
+    "DenseBlock",
+    "Eigh",
+    "Lanczos",
+    "PredictionScale",
+    "SolvedBlock",
+    "Solver",
+    "SolverWarning",
+]

@@ -19,7 +19,7 @@ import scipy.linalg
 from ntk_equiv._check import is_concrete
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv.solvers._hermitian import carry_derivative, filter_coordinates, product
-from ntk_equiv.solvers._protocols import BlockOperator, DenseBlock, SolvedBlock, SpectralFunction
+from ntk_equiv.solvers._protocols import BlockOperator, DenseBlock, PredictionScale, SolvedBlock, SpectralFunction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,14 @@ class Eigh:
         [[[ 2. -1.]]]
     """
 
-    def solve(self, block: BlockOperator, *, noise: Any = 0.0, inverse_shift: float | None = None) -> SolvedBlock:
+    def solve(
+        self,
+        block: BlockOperator,
+        *,
+        noise: Any = 0.0,
+        inverse_shift: float | None = None,
+        scale: PredictionScale = PredictionScale(),  # noqa: B008  (frozen)
+    ) -> SolvedBlock:
         """Return the block with its eigenvectors, or its inverse if that is enough and B + shift is regular."""
         matrix = block.dense()
         if inverse_shift is not None and is_concrete(matrix):

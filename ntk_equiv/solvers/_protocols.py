@@ -87,6 +87,41 @@ class DenseBlock:
         return self.matrix
 
 
+@dataclasses.dataclass(frozen=True)
+class PredictionScale:
+    """What errors in one block amount to in predictions, by which iterative solvers decide when to stop.
+
+    An error e of one row in this block changes a prediction by at most √(weight · Θ(x, x) · e B e†), and rows of norm r
+    come from labels with the root mean square √(weight/N) · r.
+
+    Attributes:
+        rows: N, the number of rows of the whole Gram matrix.
+        diagonal: the largest Θ(x, x) on the training samples.
+        weight: that of the irrep.
+        labels: the root mean square of the labels.
+
+    Example:
+        >>> from ntk_equiv.solvers import PredictionScale
+        >>> PredictionScale(rows=100, diagonal=4.0).per_norm
+        0.05
+    """
+
+    rows: int = 1
+    diagonal: float = 1.0
+    weight: float = 1.0
+    labels: float = 1.0
+
+    @property
+    def per_norm(self) -> float:
+        """√(e B e†) that is as large in predictions as the root mean square of labels, for rows of norm one."""
+        return (self.rows * self.diagonal) ** -0.5
+
+    @property
+    def per_unit(self) -> float:
+        """√(e B e†) that changes predictions by one."""
+        return (self.weight * self.diagonal) ** -0.5
+
+
 @runtime_checkable
 class SolvedBlock(Protocol):
     """A Hermitian block B, prepared so that functions of it can be applied. A frozen pytree.
@@ -156,13 +191,21 @@ class Solver(Protocol):
         True
     """
 
-    def solve(self, block: BlockOperator, *, noise: Any = 0.0, inverse_shift: float | None = None) -> SolvedBlock:
+    def solve(
+        self,
+        block: BlockOperator,
+        *,
+        noise: Any = 0.0,
+        inverse_shift: float | None = None,
+        scale: PredictionScale = PredictionScale(),  # noqa: B008  (frozen)
+    ) -> SolvedBlock:
         """Return the block, prepared.
 
         Args:
             block: a Hermitian, positive semidefinite block. Under `jit` its entries are traced.
             noise: how far rounding may have moved its small eigenvalues.
             inverse_shift: if (B + shift)⁻¹ is the only function that will be needed, the shift. A solver may use it.
+            scale: what errors amount to in predictions. A solver without errors ignores it.
         """
 
     def restore(self, arrays: Mapping[str, jax.Array]) -> SolvedBlock:

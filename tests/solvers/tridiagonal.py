@@ -20,7 +20,7 @@ from ntk_equiv.solvers import DenseBlock
 class Tridiagonal:
     error: float = 0.0
 
-    def solve(self, block: DenseBlock, *, noise: Any = 0.0, inverse_shift: float | None = None) -> "TridiagonalBlock":
+    def solve(self, block: DenseBlock, *, noise: Any = 0.0, **others: Any) -> "TridiagonalBlock":
         matrix = np.asarray(block.dense())
         T, Q = scipy.linalg.hessenberg(matrix, calc_q=True)
         # Of a Hermitian matrix it is tridiagonal; phases make what is beside the diagonal real.
