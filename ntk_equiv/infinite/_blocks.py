@@ -21,10 +21,10 @@ Data without a group have one irrep, the trivial one, and one block, the whole m
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +36,18 @@ from ntk_equiv._memory import check_fits
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import SplitKernel
 from ntk_equiv.groups import FiniteGroup
+from ntk_equiv.infinite._tiles import KernelTiles, diagonal_in_portions, keep_tiles
 from ntk_equiv.infinite._training_set import TrainingSet
-from ntk_equiv.solvers import BlockOperator, DenseBlock, SolvedBlock, Solver, noise_level, refusing_tracers
+from ntk_equiv.solvers import (
+    BlockOperator,
+    DenseBlock,
+    PredictionScale,
+    SolvedBlock,
+    Solver,
+    TiledBlock,
+    noise_level,
+    refusing_tracers,
+)
 
 # Kernels that are held at a time beside the blocks: a quarter of a gigabyte in double precision.
 ENTRIES_AT_A_TIME = 2**25
@@ -72,11 +82,24 @@ class WeightedIrrep:
         return jnp.asarray(self.sigma, complex_dtype if np.iscomplexobj(self.sigma) else dtype)
 
 
+TRIVIAL = 0
+"""The number of the trivial irrep."""
+
+
+@lru_cache(maxsize=64)
+def irrep_of(group: FiniteGroup | None, number: int) -> WeightedIrrep:
+    """Return one of `irreps_of(group)`; for the trivial one the others are not computed."""
+    if number != TRIVIAL:
+        return irreps_of(group)[number]
+    order = 1 if group is None else group.order
+    return WeightedIrrep(np.ones((order, 1, 1)), 1 / order)
+
+
 @lru_cache(maxsize=64)
 def irreps_of(group: FiniteGroup | None) -> tuple[WeightedIrrep, ...]:
-    """Return the irreps that real functions on a group need; the trivial one alone for None."""
+    """Return the irreps that real functions on a group need, the trivial one first; no other for None."""
     if group is None:
-        return (WeightedIrrep(np.ones((1, 1, 1)), 1.0),)
+        return (irrep_of(None, TRIVIAL),)
     kinds = zip(group.irreps(), group.irrep_types(), strict=True)
     return tuple(
         WeightedIrrep(sigma, sigma.shape[1] / group.order * (1 + (kind.conjugate != number)))
@@ -172,13 +195,12 @@ class GramBlocks:
 
     def __iter__(self) -> Iterator[tuple[WeightedIrrep, GramBlock]]:
         """Go through the blocks, each with its irrep."""
-        irreps = irreps_of(self.data.group)
         for number, block in sorted(self.by_irrep.items()):
-            yield irreps[number], block
+            yield irrep_of(self.data.group, number), block
 
     def with_labels(self, labels: jax.Array) -> "GramBlocks":
         """Return the same blocks with other labels [order, (i, p), channels] in the frame of their element."""
-        irreps = irreps_of(self.data.group)
+        irreps = {number: irrep_of(self.data.group, number) for number in self.by_irrep}
         blocks = {
             number: dataclasses.replace(block, labels=_labels_in_basis(block.solved, irreps[number], labels))
             for number, block in self.by_irrep.items()
@@ -218,11 +240,61 @@ def solve_blocks(
         known: blocks that are solved already, and are only completed.
         inverse_shift: if (B + shift)⁻¹ is the only function of the blocks that will be needed, the shift.
     """
-    wanted, irreps, group = tuple(wanted), irreps_of(data.group), data.group
-    _check_memory(data, solver, [irreps[number] for number in wanted], len(get))
-    theta = _HalfBlocks(irreps, tuple(number for number in wanted if number not in known))
-    other = _HalfBlocks(irreps, wanted)
-    identity = 0 if group is None else group.identity
+    wanted, labels = tuple(wanted), data.labels()
+    irreps = {number: irrep_of(data.group, number) for number in wanted}
+    new = tuple(number for number in wanted if number not in known)
+    storage = getattr(solver, "storage", None)
+    with refusing_tracers(repr(solver)):
+        matrices = (
+            _sum_blocks(kernel, data, solver, irreps, new, get)
+            if storage is None
+            else _tiled_blocks(kernel, data, solver, irreps, new, get)
+        )
+    blocks = {}
+    for number in wanted:
+        block = known.get(number)
+        if block is None:
+            scale = _prediction_scale(data, matrices, irreps[number], labels)
+            with refusing_tracers(repr(solver)):
+                theta = matrices.theta(number)
+                solved = solver.solve(theta, noise=matrices.noise, inverse_shift=inverse_shift, scale=scale)
+            block = GramBlock(solved, _labels_in_basis(solved, irreps[number], labels), None)
+        blocks[number] = dataclasses.replace(block, nngp=matrices.other(number)) if len(get) > 1 else block
+    found = GramBlocks(data, blocks, matrices.scale, matrices.noise)
+    _check_positive(found)
+    return found
+
+
+class _Matrices(NamedTuple):
+    """The blocks before they are solved.
+
+    Attributes:
+        theta: returns the block of the first kernel for an irrep.
+        other: returns that of the second kernel.
+        scale: a bound on every eigenvalue.
+        diagonal: the largest entry on the diagonal of the Gram matrix.
+        noise: how far rounding may move a small eigenvalue.
+    """
+
+    theta: Callable[[int], BlockOperator]
+    other: Callable[[int], BlockOperator]
+    scale: jax.Array
+    diagonal: jax.Array
+    noise: jax.Array
+
+
+def _sum_blocks(
+    kernel: SplitKernel,
+    data: TrainingSet,
+    solver: Solver,
+    irreps: Mapping[int, WeightedIrrep],
+    new: tuple[int, ...],
+    get: tuple[str, ...],
+) -> _Matrices:
+    """Return blocks whose entries are summed up at once, a few elements of the group at a time."""
+    _check_memory(data, solver, list(irreps.values()), len(get))
+    theta, other = _HalfBlocks(irreps, new), _HalfBlocks(irreps, tuple(irreps))
+    identity = 0 if data.group is None else data.group.identity
     row_sums: Any = 0
     for elements, factors, kernels in _evaluate_kernels(kernel, data, get):
         row_sums = row_sums + _row_sums(kernels[0], factors)
@@ -233,27 +305,58 @@ def solve_blocks(
             other.add(matrix, elements, factors)
     scale = jnp.max(row_sums)
     noise = noise_level(scale, diagonal, data.size, solver_eps=solver.precision(scale))
-    labels, blocks = data.labels(), {}
-    for number in wanted:
-        block = known.get(number)
-        if block is None:
-            with refusing_tracers(repr(solver)):
-                solved = solver.solve(theta.pop(number), noise=noise, inverse_shift=inverse_shift)
-            block = GramBlock(solved, _labels_in_basis(solved, irreps[number], labels), None)
-        blocks[number] = dataclasses.replace(block, nngp=other.pop(number)) if len(get) > 1 else block
-    found = GramBlocks(data, blocks, scale, noise)
-    _check_positive(found)
-    return found
+    return _Matrices(theta.pop, other.pop, scale, diagonal, noise)
+
+
+def _tiled_blocks(
+    kernel: SplitKernel,
+    data: TrainingSet,
+    solver: Solver,
+    irreps: Mapping[int, WeightedIrrep],
+    new: tuple[int, ...],
+    get: tuple[str, ...],
+) -> _Matrices:
+    """Return blocks in tiles, which are where the solver wants them."""
+    if not is_concrete((kernel, data)):
+        raise refuse_tracers(repr(solver))
+    first = evaluate_gram(kernel, jax.tree.map(lambda leaf: leaf[:1], data.x), None, get[0])
+    check_positions(first.shape, data)
+    wanted = [(get[0], number) for number in new] + [(name, number) for name in get[1:] for number in irreps]
+    weights = {f"{name}-{number}": irreps[number].matrices(first.dtype).conj() for name, number in wanted}
+    source = keep_tiles(KernelTiles.plan(kernel, data, weights), solver)
+
+    def block(name: str, number: int) -> BlockOperator:
+        weight = weights[f"{name}-{number}"]
+        return TiledBlock(source, f"{name}-{number}", weight.shape[1], weight.dtype)
+
+    diagonal = jnp.max(diagonal_in_portions(kernel, data.x, get[0]))
+    # Entries are at most as large as the largest on the diagonal, so this bounds every eigenvalue.
+    scale = data.size * diagonal
+    noise = noise_level(scale, diagonal, data.size, solver_eps=solver.precision(scale))
+    return _Matrices(partial(block, get[0]), partial(block, get[-1]), scale, diagonal, noise)
+
+
+def _prediction_scale(
+    data: TrainingSet, matrices: _Matrices, irrep: WeightedIrrep, labels: jax.Array
+) -> PredictionScale:
+    """Return what errors in a block amount to in predictions; nothing in particular where that is not known."""
+    if not is_concrete((matrices.diagonal, labels)):
+        return PredictionScale()
+    root_mean_square = float(jnp.sqrt(jnp.mean(labels**2)))
+    return PredictionScale(data.size, float(matrices.diagonal) or 1.0, irrep.weight, root_mean_square)
 
 
 def irreps_in_labels(data: TrainingSet) -> tuple[int, ...]:
     """Return the numbers of the irreps in which the labels are not zero; all of them if the labels are not known."""
-    everything = irreps_of(data.group)
     if not is_concrete(data.y):
-        return tuple(range(len(everything)))
+        return tuple(range(len(irreps_of(data.group))))
     labels = data.labels()
     # Squares of very small or large labels would vanish or overflow.
     labels = labels / jnp.maximum(jnp.max(jnp.abs(labels)), jnp.finfo(labels.dtype).tiny)
+    # Labels that the group leaves as they are need no other irrep, and none is computed.
+    if not bool(jnp.any(labels != labels[:1])):
+        return (TRIVIAL,)
+    everything = irreps_of(data.group)
     total = float(jnp.sum(labels**2))
     rounding = (100 * float(jnp.finfo(labels.dtype).eps)) ** 2 * total
     # By Parseval's identity, weight · ‖v̂‖² is the square of what an irrep holds of the labels.
@@ -299,8 +402,8 @@ def _check_positive(found: GramBlocks) -> None:
     if not is_concrete(found):
         return
     scale = float(found.scale)
-    extremes = [block.solved.extremes for _, block in found]
-    lowest = min((float(pair[0]) for pair in extremes if pair is not None), default=0.0)
+    spectra = [block.solved.spectrum for _, block in found]
+    lowest = min((float(values[0]) for values in spectra if values is not None), default=0.0)
     if not np.isfinite(lowest + scale):
         fix = "Look at the kernel of your training samples with `gram`."
         raise refusal("kernel_fn", expected="one with finite kernels", got="NaN or infinity", fix=fix)
@@ -313,7 +416,7 @@ def _check_positive(found: GramBlocks) -> None:
 class _HalfBlocks:
     """Sums Z over half of the group for several irreps; the blocks are Z + Z†."""
 
-    def __init__(self, irreps: tuple[WeightedIrrep, ...], numbers: tuple[int, ...]):
+    def __init__(self, irreps: Mapping[int, WeightedIrrep], numbers: tuple[int, ...]):
         self.irreps, self.numbers = irreps, numbers
         self.halves: dict[int, jax.Array] = {}
 

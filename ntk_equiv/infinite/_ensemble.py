@@ -436,8 +436,8 @@ class InfiniteEnsemble:
             every_irrep: whether the blocks of every irrep are needed.
         """
         known = self._completed.get("blocks", self.blocks)
-        all_irreps = range(len(irreps_of(known.data.group)))
-        wanted = all_irreps if every_irrep or covariance else sorted(known.by_irrep)
+        everything = every_irrep or covariance
+        wanted = range(len(irreps_of(known.data.group))) if everything else sorted(known.by_irrep)
         # One inverse may be all that the end of training needs; for other times, any function must be applicable.
         ended = times is not None and is_concrete(times) and bool(jnp.all(jnp.isinf(times)))
         shift = _inverse_shift(self.filter, self.reduction, known.data) if ended else None

@@ -14,6 +14,7 @@ each times the weight of its irrep, real part, summed over irreps and over the i
 one kernel, `hats` the pair of those for Θ and 𝒦, and the index e counts the working basis.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -33,6 +34,7 @@ from ntk_equiv.infinite._blocks import (
     row_coefficients,
     synthesize,
 )
+from ntk_equiv.infinite._tiles import row_coefficients_by_tiles
 from ntk_equiv.infinite._training_set import TrainingSet
 from ntk_equiv.solvers import BlockOperator, FilterAboveNoise, positive_root, refusing_tracers
 
@@ -47,13 +49,22 @@ BOTH = ("ntk", "nngp")
 def mean(kernel: SplitKernel, blocks: GramBlocks, f: FilterAboveNoise, x: Inputs, times: jax.Array) -> jax.Array:
     """Return A y at test samples, [T, m, ...] in the shape of the labels."""
 
+    channels = blocks.data.channels
+    # What a solver outside of JAX makes of the labels is expensive, and the same for all portions.
+    learned = [None if block.solved.traceable else _filter_labels(block, f, times) for _, block in blocks]
+
     def of_portion(x: Inputs) -> jax.Array:
         total: Any = 0
-        for (irrep, block), (hat,) in zip(blocks, coefficients_of_rows(kernel, blocks, x, ("ntk",)), strict=True):
-            total = total + irrep.weight * mean_of_block(block, f, times, hat, blocks.data.channels)
+        rows = coefficients_of_rows(kernel, blocks, x, ("ntk",))
+        for (irrep, block), filtered, (hat,) in zip(blocks, learned, rows, strict=True):
+            if filtered is None:
+                part = mean_of_block(block, f, times, hat, channels)
+            else:
+                part = _inner_with_labels(hat, block.solved.from_basis(filtered), channels)
+            total = total + irrep.weight * part
         return total.reshape(len(times), -1, *blocks.data.y.shape[1:])
 
-    return jnp.concatenate([of_portion(portion) for portion in _portions(blocks.data, x)], axis=1)
+    return jnp.concatenate([of_portion(portion) for portion in _portions(blocks, x)], axis=1)
 
 
 def covariance(
@@ -79,7 +90,7 @@ def variance(kernel: SplitKernel, blocks: GramBlocks, f: FilterAboveNoise, x: In
             total = total + irrep.weight * _variance_of_block(block, f, times, hats)
         return _clip_negative(total, prior).reshape(len(times), -1, *blocks.data.positions)
 
-    return jnp.concatenate([of_portion(portion) for portion in _portions(blocks.data, x)], axis=1)
+    return jnp.concatenate([of_portion(portion) for portion in _portions(blocks, x)], axis=1)
 
 
 def trajectory_covariance(
@@ -129,18 +140,32 @@ def coefficients_of_rows(
     kernel: SplitKernel, blocks: GramBlocks, x: Inputs, get: tuple[str, ...]
 ) -> Iterator[tuple[jax.Array, ...]]:
     """Yield for every block conj(û) of the rows of each kernel, [m, a, (b, i)]."""
-    kernels = evaluate_gram(kernel, x, blocks.data.samples(), get)
-    check_positions(kernels[0].shape, blocks.data)
-    rows = _frame(blocks.data, tuple(kernels))
+    data, count = blocks.data, jax.tree.leaves(x)[0].shape[0]
+    if count and is_large(blocks) and is_concrete((kernel, x)):
+        sigmas = tuple(irrep.matrices(blocks.scale.dtype) for irrep, _ in blocks)
+        return iter(row_coefficients_by_tiles(kernel, data, x, get, sigmas))
+    kernels = evaluate_gram(kernel, x, data.samples(), get)
+    check_positions(kernels[0].shape, data)
+    rows = _frame(data, tuple(kernels))
     sigmas = tuple(irrep.matrices(rows[0].dtype) for irrep, _ in blocks)
     return zip(*(row_coefficients(sigmas, row) for row in rows), strict=True)
 
 
-def _portions(data: TrainingSet, x: Inputs) -> Iterator[Inputs]:
+def is_large(blocks: GramBlocks) -> bool:
+    """Return whether all moved training samples at once would be too many: then they are moved tile by tile."""
+    data = blocks.data
+    features = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(data.x))
+    return is_concrete(data) and data.order * data.n * max(features, data.y[0].size) > ENTRIES_AT_A_TIME
+
+
+def _portions(blocks: GramBlocks, x: Inputs) -> Iterator[Inputs]:
     """Yield the test samples, as many at a time as their kernels with the training samples fit in memory."""
-    count = jax.tree.leaves(x)[0].shape[0]
+    data, count = blocks.data, jax.tree.leaves(x)[0].shape[0]
     positions = max(1, data.y[0].size // data.channels)
-    at_a_time = max(1, ENTRIES_AT_A_TIME // (data.size * positions))
+    # Of large data only coefficients are kept, d² for every base sample, and no kernel of a moved one.
+    squares = sum(irrep.sigma.shape[1] ** 2 for irrep, _ in blocks)
+    rows = data.rows * squares if is_large(blocks) else data.size
+    at_a_time = max(1, ENTRIES_AT_A_TIME // (rows * positions))
     if not is_concrete(x) or count <= at_a_time:
         yield x
         return
@@ -239,12 +264,16 @@ def _covariance(
 _compiled_covariance = jax.jit(_covariance)
 
 
-@jax.jit
 def _congruences(nngp: BlockOperator, A: jax.Array, K: jax.Array, A2: jax.Array, K2: jax.Array) -> jax.Array:
-    return jax.lax.map(lambda pair: _congruence(nngp, pair[0], K, pair[1], K2), (A, A2))
+    """Return the congruences of all times at once: a block outside of JAX is then read once."""
+    return _inner_differences(nngp.times_rows(A), A, K, A2, K2)
 
 
 @jax.jit
+def _inner_differences(KA: jax.Array, A: jax.Array, K: jax.Array, A2: jax.Array, K2: jax.Array) -> jax.Array:
+    return jax.lax.map(lambda at: real_inner(at[0] - K, at[2]) - real_inner(at[1], K2), (KA, A, A2))
+
+
 def _congruence(nngp: BlockOperator, A: jax.Array, K: jax.Array, A2: jax.Array, K2: jax.Array) -> jax.Array:
     return real_inner(nngp.times_rows(A) - K, A2) - real_inner(A, K2)
 
@@ -272,12 +301,10 @@ def _variance(block: GramBlock, f: FilterAboveNoise, times: jax.Array, hats: tup
 _compiled_variance = jax.jit(_variance)
 
 
-@jax.jit
 def _diagonal_congruences(nngp: BlockOperator, A: jax.Array, K: jax.Array) -> jax.Array:
-    return jax.lax.map(lambda A: _diagonal_congruence(nngp, A, K), A)
+    return jnp.sum(((nngp.times_rows(A) - 2 * K[None]) * A.conj()).real, axis=(2, 3))
 
 
-@jax.jit
 def _diagonal_congruence(nngp: BlockOperator, A: jax.Array, K: jax.Array) -> jax.Array:
     return jnp.sum(((nngp.times_rows(A) - 2 * K) * A.conj()).real, axis=(1, 2))
 

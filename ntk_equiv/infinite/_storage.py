@@ -20,6 +20,7 @@ from ntk_equiv._check import file_path, is_concrete, refusal
 from ntk_equiv._gram import evaluate_gram
 from ntk_equiv._typing import SplitKernel
 from ntk_equiv.infinite._blocks import GramBlock, GramBlocks
+from ntk_equiv.infinite._tiles import digest_of_samples, first_orbit
 from ntk_equiv.infinite._training_set import TrainingSet, plain_set, reduced_set
 from ntk_equiv.solvers import DenseBlock, Solver
 
@@ -47,7 +48,7 @@ def save(path: Any, kernel: SplitKernel, blocks: GramBlocks, reduction: str, sol
         "sectors": sorted(blocks.by_irrep),  # the format's word for irreps
     }
     arrays = {"about": np.array(json.dumps(about)), "scale": blocks.scale, "noise": blocks.noise}
-    arrays |= {"probe": _probe(kernel, data), "orbit": _first_orbit(data)}
+    arrays |= {"probe": _probe(kernel, data), "orbit": first_orbit(data)}
     for number, block in blocks.by_irrep.items():
         kept = {**(solved[number] or {}), "labels": block.labels}
         kept |= {} if block.nngp is None else {"nngp": block.nngp.dense()}
@@ -66,7 +67,7 @@ def load(path: Any, kernel: SplitKernel, train: Any) -> tuple[GramBlocks, str, S
     data = (reduced_set if about["method"] == "reduced" else plain_set)(train, about["reason"])
     # Files of the first versions have no orbit: they did not know how the group acts on samples.
     if _digest(data) != about["data"] or not np.array_equal(
-        _first_orbit(data), arrays.get("orbit", _first_orbit(data))
+        first_orbit(data), arrays.get("orbit", first_orbit(data))
     ):
         fix = "Pass the training set that the ensemble was fitted to, in the same precision."
         raise refusal("train", expected=f"the data that {path} was made from", got="others", fix=fix)
@@ -101,23 +102,12 @@ def _read(path: Path) -> tuple[dict, dict]:
 
 def _digest(data: TrainingSet) -> str:
     """Return a name for samples, labels and group that is different for different ones."""
-    digest = hashlib.sha256()
-    for leaf in (*jax.tree.leaves(data.x), data.labels()):
-        array = np.ascontiguousarray(leaf)
-        digest.update(f"{array.dtype} {array.shape}".encode())
-        digest.update(array.tobytes())
-    if data.group is not None:
-        digest.update(np.ascontiguousarray(data.group.table).tobytes())
-    return digest.hexdigest()
+    labels = np.ascontiguousarray(data.labels())
+    own = f"{labels.dtype} {labels.shape}".encode() + labels.tobytes()
+    return hashlib.sha256(digest_of_samples(data).encode() + own).hexdigest()
 
 
 def _probe(kernel: SplitKernel, data: TrainingSet) -> np.ndarray:
     """Return the kernels of the first base sample with all of them."""
     first = jax.tree.map(lambda leaf: leaf[:1], data.x)
     return np.stack([np.asarray(kernel) for kernel in evaluate_gram(kernel, first, data.x, ("nngp", "ntk"))])
-
-
-def _first_orbit(data: TrainingSet) -> np.ndarray:
-    """Return the first base sample under all elements, by which another action of the same group is noticed."""
-    first = dataclasses.replace(data, x=jax.tree.map(lambda leaf: leaf[:1], data.x))
-    return np.asarray(jax.tree.leaves(first.samples())[0])

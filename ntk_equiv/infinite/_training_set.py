@@ -125,6 +125,12 @@ class TrainingSet:
             apart = jax.vmap(self.grid.right)(self._inverse[chosen], apart)
         return jax.vmap(joint)(apart)
 
+    def frame_element(self, kernel: jax.Array, element: Any) -> jax.Array:
+        """Return kernels [m, n, h, h', …] with samples under one element as u [(m, p), (i, p')]."""
+        if not self.grid.is_identity:
+            kernel = self.grid.right(jnp.asarray(self._inverse)[element], kernel)
+        return joint(kernel)
+
     @property
     def _inverse(self) -> np.ndarray:
         return np.zeros(1, dtype=int) if self.group is None else self.group.inverse

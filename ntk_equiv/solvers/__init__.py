@@ -22,7 +22,10 @@ from ntk_equiv.solvers._noise import noise_level as noise_level
 from ntk_equiv.solvers._protocols import BlockOperator, DenseBlock, PredictionScale, SolvedBlock, Solver
 from ntk_equiv.solvers._protocols import SpectralFunction as SpectralFunction
 from ntk_equiv.solvers._protocols import check_solver as check_solver
+from ntk_equiv.solvers._protocols import refuse_tracers as refuse_tracers
 from ntk_equiv.solvers._protocols import refusing_tracers as refusing_tracers
+from ntk_equiv.solvers._tiled import TiledBlock as TiledBlock
+from ntk_equiv.solvers._tiled import TileSource as TileSource
 
 __all__ = [
     "BlockOperator",

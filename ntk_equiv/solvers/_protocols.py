@@ -224,8 +224,13 @@ def refusing_tracers(solver: str) -> Iterator[None]:
     try:
         yield
     except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
-        fix = "Call it outside of jit, grad and vmap, or choose `solver=solvers.Eigh()`."
-        raise refusal("solver", expected="one that JAX can trace", got=solver, fix=fix, kind=TypeError) from error
+        raise refuse_tracers(solver) from error
+
+
+def refuse_tracers(solver: str) -> Exception:
+    """Return the refusal of a solver that computes outside of JAX, for values that are traced."""
+    fix = "Call it outside of jit, grad and vmap, or choose `solver=solvers.Eigh()`."
+    return refusal("solver", expected="one that JAX can trace", got=solver, fix=fix, kind=TypeError)
 
 
 def check_solver(solver: Any, auto: Solver) -> Solver:

@@ -1,0 +1,359 @@
+"""Blocks of the Gram matrix, tile by tile, for data too large to have them at once.
+
+For ranges I ≤ J of base samples, the tile of an irrep σ is summed up over the group, one element after the other:
+
+    B_σ[I, J] = Σ_k conj(σ(k)) ⊗ Φ(k)[I, J],        Φ(k) = Θ(x_i, ρ_X(k)x_j) ρ_K(k)         `sum_over_group`
+
+All irreps and kernels that are wanted come from the same evaluations, and nothing is kept of single elements. With test
+samples in place of x_i the sum gives conj(û), the coefficients of their rows, likewise without the |G| times as many
+kernels of all moved samples.
+
+    `TilesInMemory`, `TilesOnDemand`, `TilesInFolder`         where tiles are kept, each a `TileSource` of `solvers`
+"""
+
+import dataclasses
+import hashlib
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm.auto import tqdm
+
+from ntk_equiv._check import refusal
+from ntk_equiv._gram import ENTRIES_PER_TILE, TILES_UNDER_WAY, evaluate_gram, kernel_diagonal
+from ntk_equiv._memory import check_fits
+from ntk_equiv._tile_folder import TileFolder, check_disk
+from ntk_equiv._typing import Inputs, SplitKernel
+from ntk_equiv.infinite._training_set import TrainingSet
+from ntk_equiv.solvers import TileSource
+
+# Entries of one tile of a block: large enough for products to be fast, small enough to have several at a time.
+ENTRIES_PER_STORED_TILE = 2**22
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class KernelTiles:
+    """What is evaluated for a tile: which kernels, and which irreps.
+
+    Attributes:
+        kernel: any kernel function.
+        data: the training set.
+        weights: conj(σ), [order, d, d], for each matrix; by names such as "ntk-3", of the kernel and the irrep.
+        piece: how many samples on each side are evaluated at once, in cache.
+        pieces: how many such pieces a tile has on each side.
+    """
+
+    kernel: SplitKernel
+    data: TrainingSet
+    weights: Mapping[str, jax.Array]
+    piece: int
+    pieces: int
+
+    @classmethod
+    def plan(cls, kernel: SplitKernel, data: TrainingSet, weights: Mapping[str, jax.Array]) -> "KernelTiles":
+        """Return the same with sizes that fit the data."""
+        largest = max(1, math.isqrt(ENTRIES_PER_TILE // kernel.entries_per_pair(data.x)))
+        # As many pieces as needed, of equal size, so that the last one is not mostly filled up.
+        piece = math.ceil(data.n / math.ceil(data.n / largest))
+        rows = piece * math.prod(data.positions)
+        return cls(kernel, data, weights, piece, max(1, math.isqrt(ENTRIES_PER_STORED_TILE) // rows))
+
+    @property
+    def sample_edges(self) -> np.ndarray:
+        """Where ranges of samples begin, and where the last one ends."""
+        return np.append(np.arange(0, self.data.n, self.piece * self.pieces), self.data.n)
+
+    @property
+    def edges(self) -> np.ndarray:
+        """The same, counted in rows: samples times positions."""
+        return self.sample_edges * math.prod(self.data.positions)
+
+    @property
+    def corners(self) -> list[tuple[int, int]]:
+        """All pairs of ranges I ≤ J."""
+        count = len(self.sample_edges) - 1
+        return [(i, j) for j in range(count) for i in range(j + 1)]
+
+    @property
+    def size(self) -> int:
+        """How many bytes all tiles take."""
+        edges = self.edges
+        entries = sum(int((edges[i + 1] - edges[i]) * (edges[j + 1] - edges[j])) for i, j in self.corners)
+        return sum(entries * weight.shape[1] * weight.shape[2] * weight.dtype.itemsize for weight in self.weights.values())
+
+    def samples(self, number: int) -> Inputs:
+        """Return the base samples of a range."""
+        start, stop = self.sample_edges[number : number + 2]
+        return jax.tree.map(lambda leaf: leaf[start:stop], self.data.x)
+
+    def evaluate(self, left: Inputs, right: Inputs) -> dict[str, jax.Array]:
+        """Return the sums over the group for base samples, [a, (i, p), b, (j, p')] for each matrix."""
+        counts = [jax.tree.leaves(x)[0].shape[0] for x in (left, right)]
+        sizes = [min(self.piece, count) for count in counts]
+        numbers = tuple(math.ceil(count / size) for count, size in zip(counts, sizes, strict=True))
+        x = [_fill(x, size * number) for x, size, number in zip((left, right), sizes, numbers, strict=True)]
+        frame = dataclasses.replace(self.data, x=None, y=self.data.y[:1])
+        sums = sum_over_group(self.kernel, frame, *x, dict(self.weights), numbers)
+        rows, columns = (count * math.prod(self.data.positions) for count in counts)
+        return {name: found[:, :rows, :, :columns] for name, found in sums.items()}
+
+    def tile(self, i: int, j: int) -> dict[str, jax.Array]:
+        """Return the tiles of a pair of ranges, [(a, i), (b, j)] for each matrix."""
+        found = self.evaluate(self.samples(i), self.samples(j))
+        return _as_matrices(found, i == j)
+
+    def several(self, corners: list[tuple[int, int]]) -> Iterator[tuple[int, int, dict[str, jax.Array]]]:
+        """Yield the tiles of several pairs of ranges, with a few of them under way; refuse what is not finite."""
+        under_way: deque = deque()
+
+        def finish() -> tuple[int, int, dict[str, jax.Array]]:
+            i, j, tiles, finite = under_way.popleft()
+            if not bool(finite):
+                self._refuse(i, j, tiles)
+            return i, j, tiles
+
+        for i, j in corners:
+            tiles = self.tile(i, j)
+            under_way.append((i, j, tiles, _is_finite(tiles)))
+            if len(under_way) == TILES_UNDER_WAY:
+                yield finish()
+        while under_way:
+            yield finish()
+
+    def _refuse(self, i: int, j: int, tiles: dict[str, jax.Array]) -> None:
+        """Say which samples have kernels that are not finite."""
+        name, matrix = next((name, np.asarray(m)) for name, m in tiles.items() if not np.isfinite(m).all())
+        positions, (first, second) = math.prod(self.data.positions), np.argwhere(~np.isfinite(matrix))[0]
+        counts = np.diff(self.edges)
+        samples = [
+            int(self.sample_edges[number] + place % counts[number] // positions)
+            for number, place in ((i, first), (j, second))
+        ]
+        fix = "Look at their kernels with `gram`; remove or repair them."
+        got = f"NaN or infinity for samples {samples[0]} and {samples[1]} ({_kernel_of(name)})"
+        raise refusal("kernel_fn", expected="one with finite kernels", got=got, fix=fix)
+
+
+class TilesOnDemand:
+    """Tiles that are evaluated whenever they are asked for."""
+
+    def __init__(self, plan: KernelTiles):
+        self._plan, self.edges = plan, plan.edges
+
+    def tiles(self, name: str) -> Iterator[tuple[int, int, Any]]:
+        """Yield the tiles of one matrix; no other one is evaluated."""
+        alone = dataclasses.replace(self._plan, weights={name: self._plan.weights[name]})
+        for i, j, tiles in alone.several(alone.corners):
+            yield i, j, tiles[name]
+
+
+class TilesInMemory:
+    """Tiles that are evaluated once and kept."""
+
+    def __init__(self, plan: KernelTiles, *, progress: bool = False):
+        self.edges = plan.edges
+        bar = tqdm(plan.several(plan.corners), "tiles of the Gram matrix", len(plan.corners), disable=not progress)
+        self._tiles = list(bar)
+
+    def tiles(self, name: str) -> Iterator[tuple[int, int, Any]]:
+        """Yield the tiles of one matrix."""
+        return ((i, j, tiles[name]) for i, j, tiles in self._tiles)
+
+
+class TilesInFolder:
+    """Tiles in a folder. Those that are not there, or damaged, are evaluated and written."""
+
+    def __init__(self, plan: KernelTiles, path: str | Path, about: Mapping[str, Any], *, progress: bool = False):
+        self._plan, self.edges = plan, plan.edges
+        self._folder = TileFolder.open(path, about)
+        missing = [
+            (i, j) for i, j in plan.corners if any(self._folder.read(_file(name, i, j)) is None for name in plan.weights)
+        ]
+        bar = tqdm(plan.several(missing), "tiles of the Gram matrix", len(missing), disable=not progress)
+        for i, j, tiles in bar:
+            self._write(i, j, tiles)
+
+    def tiles(self, name: str) -> Iterator[tuple[int, int, Any]]:
+        """Yield the tiles of one matrix."""
+        for i, j in self._plan.corners:
+            found = self._folder.read(_file(name, i, j))
+            if found is None:  # damaged since it was written
+                ((_, _, tiles),) = self._plan.several([(i, j)])
+                self._write(i, j, tiles)
+                found = {"entries": np.asarray(tiles[name])}
+            yield i, j, found["entries"]
+
+    def _write(self, i: int, j: int, tiles: dict[str, jax.Array]) -> None:
+        for name, tile in tiles.items():
+            self._folder.write(_file(name, i, j), {"entries": np.asarray(tile)})
+
+
+def keep_tiles(plan: KernelTiles, solver: Any) -> TileSource:
+    """Return the tiles, where a solver wants them: `solver.storage` is "memory", "recompute" or a folder.
+
+    Refuse tiles that do not fit there, before anything is evaluated.
+    """
+    size, progress = plan.size, bool(getattr(solver, "progress", False))
+    what = f"{len(plan.weights)} blocks of {plan.edges[-1]} rows per dimension of their irreps, half of each,"
+    if solver.storage == "recompute":
+        return TilesOnDemand(plan)
+    if solver.storage == "memory":
+        fix = 'Take fewer samples or float32, or a solver with `storage="recompute"` or `storage=` a folder.'
+        check_fits(size, "train", what=what, fix=fix)
+        return TilesInMemory(plan, progress=progress)
+    missing = size - sum(file.stat().st_size for file in Path(solver.storage).glob("*"))
+    fix = 'Make room, name a folder on another disk, or choose `storage="recompute"`.'
+    check_disk(solver.storage, max(0, missing), "storage", what=what, fix=fix)
+    return TilesInFolder(plan, solver.storage, _identity(plan), progress=progress)
+
+
+def diagonal_in_portions(kernel: SplitKernel, x: Inputs, get: str) -> jax.Array:
+    """Return the diagonal of a kernel over samples and positions, a bounded number of samples at a time."""
+    count = jax.tree.leaves(x)[0].shape[0]
+    at_a_time = max(1, ENTRIES_PER_STORED_TILE // kernel.entries_per_pair(x))
+    starts = range(0, count, at_a_time)
+    parts = [kernel_diagonal(kernel, jax.tree.map(lambda leaf: leaf[at : at + at_a_time], x), get) for at in starts]  # noqa: B023
+    return jnp.concatenate(parts)
+
+
+def digest_of_samples(data: TrainingSet) -> str:
+    """Return a name for samples and group that is different for different ones."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(data.x):
+        array = np.ascontiguousarray(leaf)
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    if data.group is not None:
+        digest.update(np.ascontiguousarray(data.group.table).tobytes())
+    return digest.hexdigest()
+
+
+def first_orbit(data: TrainingSet) -> np.ndarray:
+    """Return the first base sample under all elements, by which another action of the same group is noticed."""
+    first = dataclasses.replace(data, x=jax.tree.map(lambda leaf: leaf[:1], data.x))
+    return np.asarray(jax.tree.leaves(first.samples())[0])
+
+
+def _identity(plan: KernelTiles) -> dict[str, Any]:
+    """Return what a folder of tiles is of, in words that tell it from others."""
+    data = plan.data
+    first = jax.tree.map(lambda leaf: leaf[:1], data.x)
+    few = jax.tree.map(lambda leaf: leaf[:4], data.x)
+    probe = evaluate_gram(plan.kernel, first, few, ("nngp", "ntk"))
+    return {
+        "format": 1,
+        "version of ntk-equiv": version("ntk-equiv"),
+        "samples": digest_of_samples(data),
+        "group": "none" if data.group is None else data.group.label,
+        "action": hashlib.sha256(first_orbit(data).tobytes()).hexdigest()[:16],
+        # Few digits: another version of JAX may round differently.
+        "kernel": [f"{value:.3e}" for part in probe for value in np.asarray(part).ravel()[:8].tolist()],
+        "precision": str(next(iter(plan.weights.values())).real.dtype),
+        "samples in a tile": plan.piece * plan.pieces,
+    }
+
+
+def row_coefficients_by_tiles(
+    kernel: SplitKernel, data: TrainingSet, x: Inputs, get: tuple[str, ...], sigmas: tuple[jax.Array, ...]
+) -> list[tuple[jax.Array, ...]]:
+    """Return for every σ and each kernel conj(û) of the rows of test samples, [m, a, (b, i)]."""
+    weights = {f"{name}-{number}": sigma.conj() for name in get for number, sigma in enumerate(sigmas)}
+    plan = KernelTiles.plan(kernel, data, weights)
+    parts = [plan.evaluate(x, plan.samples(number)) for number in range(len(plan.sample_edges) - 1)]
+
+    def whole(name: str) -> jax.Array:
+        rows = jnp.concatenate([part[name] for part in parts], axis=3).swapaxes(0, 1)
+        return rows.reshape(*rows.shape[:2], -1)
+
+    return [tuple(whole(f"{name}-{number}") for name in get) for number in range(len(sigmas))]
+
+
+def _file(name: str, i: int, j: int) -> str:
+    return f"{name}-{i:05}-{j:05}"
+
+
+def _fill(x: Inputs, size: int) -> Inputs:
+    """Return samples, filled up with copies of the last one, so that pieces have the same size."""
+    missing = size - jax.tree.leaves(x)[0].shape[0]
+    return jax.tree.map(lambda leaf: jnp.concatenate([leaf, *[leaf[-1:]] * missing]), x) if missing else x
+
+
+@partial(jax.jit, static_argnames="numbers")
+def sum_over_group(
+    kernel: SplitKernel,
+    frame: TrainingSet,
+    left: Inputs,
+    right: Inputs,
+    weights: Mapping[str, jax.Array],
+    numbers: tuple[int, int],
+) -> dict[str, jax.Array]:
+    """Return Σ_k w(k) ⊗ Φ(k) for several w, [a, (i, p), b, (j, p')].
+
+    Args:
+        kernel: any kernel function.
+        frame: the training set, for its group and the action on positions.
+        left: samples x_i.
+        right: samples x_j, which the group moves.
+        weights: w [order, a, b], by names that begin with the kernel.
+        numbers: into how many pieces each side is cut.
+    """
+    get = tuple(dict.fromkeys(map(_kernel_of, weights)))
+    kernel, positions = kernel.restrict(get), math.prod(frame.positions)
+    sizes = [jax.tree.leaves(x)[0].shape[0] // number for x, number in zip((left, right), numbers, strict=True)]
+    rows, columns = (size * positions for size in sizes)
+    of_left = kernel.per_sample(left)
+
+    def add_element(totals: dict, k: jax.Array) -> tuple[dict, None]:
+        of_right = kernel.per_sample(right if frame.rep_x is None else frame.rep_x(k, right))
+
+        def add_piece(number: jax.Array, totals: dict) -> dict:
+            r, c = number // numbers[1], number % numbers[1]
+            kernels = kernel.per_pair(_cut(of_left, r * sizes[0], sizes[0]), _cut(of_right, c * sizes[1], sizes[1]), get)
+            phi = {name: frame.frame_element(found, k) for name, found in zip(get, kernels, strict=True)}
+
+            def add(name: str, total: jax.Array) -> jax.Array:
+                w, place = weights[name][k], (0, r * rows, 0, c * columns)
+                before = jax.lax.dynamic_slice(total, place, (w.shape[0], rows, w.shape[1], columns))
+                new = before + w[:, None, :, None] * phi[_kernel_of(name)][None, :, None, :]
+                return jax.lax.dynamic_update_slice(total, new, place)
+
+            return {name: add(name, total) for name, total in totals.items()}
+
+        return jax.lax.fori_loop(0, numbers[0] * numbers[1], add_piece, totals), None
+
+    def empty(w: jax.Array) -> jax.Array:
+        return jnp.zeros((w.shape[1], numbers[0] * rows, w.shape[2], numbers[1] * columns), w.dtype)
+
+    return jax.lax.scan(add_element, jax.tree.map(empty, dict(weights)), jnp.arange(frame.order))[0]
+
+
+def _kernel_of(name: str) -> str:
+    """Return the kernel of a matrix, "ntk" or "nngp", from its name, such as "ntk-3" for the irrep number 3."""
+    return name.split("-")[0]
+
+
+def _cut(tree: Any, start: jax.Array, size: int) -> Any:
+    return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), tree)
+
+
+@partial(jax.jit, static_argnames="diagonal")
+def _as_matrices(sums: dict[str, jax.Array], diagonal: bool) -> dict[str, jax.Array]:
+    """Return sums [a, i, b, j] as matrices, exactly Hermitian where both ranges are the same."""
+
+    def matrix(total: jax.Array) -> jax.Array:
+        whole = total.reshape(total.shape[0] * total.shape[1], -1)
+        return (whole + whole.conj().T) / 2 if diagonal else whole
+
+    return jax.tree.map(matrix, sums)
+
+
+@jax.jit
+def _is_finite(tiles: dict[str, jax.Array]) -> jax.Array:
+    return jnp.all(jnp.stack([jnp.isfinite(jnp.sum(tile)) for tile in tiles.values()]))

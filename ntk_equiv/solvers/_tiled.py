@@ -1,0 +1,115 @@
+"""A Hermitian block in tiles, of which those on and above the diagonal are enough.
+
+The rows of a block count (b, i), with b the index of an irrep and i the rows of Φ (`ntk_equiv.infinite`). A tile belongs
+to two ranges I ≤ J of i, with all b, and the tile of the exchanged ranges is its adjoint. So one product reads every tile
+once and uses it twice:
+
+    out_J += rows_I · tile,        out_I += rows_J · tile†        (I < J)
+
+Where the tiles are (in memory, on disk, nowhere until they are asked for) is the business of their source.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ntk_equiv.solvers._hermitian import product
+
+# Products under way at a time: XLA runs each of them on one core of a CPU.
+PRODUCTS_UNDER_WAY = 4
+
+
+class TileSource(Protocol):
+    """Tiles of one or several matrices that have the same ranges."""
+
+    @property
+    def edges(self) -> np.ndarray:
+        """Where ranges of i begin, and where the last one ends, [ranges + 1]."""
+
+    def tiles(self, name: str) -> Iterator[tuple[int, int, Any]]:
+        """Yield I, J and the tile [b · |I|, b · |J|] of the matrix with this name, for all I ≤ J."""
+
+
+class TiledBlock:
+    """A Hermitian block whose tiles come from a source. As a pytree it has no leaves, and it cannot be traced.
+
+    Args:
+        source: where tiles come from.
+        name: which of the matrices of the source this is.
+        copies: how many values b has.
+        dtype: that of the entries.
+    """
+
+    def __init__(self, source: TileSource, name: str, copies: int, dtype: Any):
+        self.source, self.name, self.copies, self.dtype = source, name, copies, np.dtype(dtype)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of rows and columns."""
+        side = self.copies * int(self.source.edges[-1])
+        return side, side
+
+    def times_rows(self, rows: Any) -> Any:
+        """Return rows [..., k] times the block, summed up in double precision over tiles.
+
+        NumPy arrays give a NumPy array in double precision, arrays of JAX one in their own.
+        """
+        given, edges = rows, self.source.edges
+        flat = np.asarray(rows).reshape(-1, self.copies, int(edges[-1]))
+        double = np.complex128 if np.iscomplexobj(flat) or self.dtype.kind == "c" else np.float64
+        flat = flat.astype(jnp.promote_types(self.dtype, np.complex64) if np.iscomplexobj(flat) else self.dtype)
+        total = np.zeros(flat.shape, double)
+
+        def part(number: int) -> np.ndarray:
+            return flat[:, :, edges[number] : edges[number + 1]].reshape(len(flat), -1)
+
+        def add(number: int, values: jax.Array) -> None:
+            into = total[:, :, edges[number] : edges[number + 1]]
+            into += np.asarray(values).reshape(into.shape)
+
+        under_way: deque = deque()
+        for i, j, tile in self.source.tiles(self.name):
+            if i == j:
+                under_way.append((_times(part(i), tile), (j,)))
+            else:
+                under_way.append((_times_both(part(i), part(j), tile), (j, i)))
+            if len(under_way) == PRODUCTS_UNDER_WAY:
+                _collect(under_way, add)
+        while under_way:
+            _collect(under_way, add)
+        total = total.reshape(given.shape)
+        return total if isinstance(given, np.ndarray) else jnp.asarray(total, jnp.promote_types(given.dtype, self.dtype))
+
+    def dense(self) -> jax.Array:
+        """Return the entries, [k, k], where they fit into memory."""
+        edges, b = self.source.edges, self.copies
+        whole = np.empty((b, edges[-1], b, edges[-1]), self.dtype)
+        for i, j, tile in self.source.tiles(self.name):
+            rows, columns = (slice(edges[number], edges[number + 1]) for number in (i, j))
+            entries = np.asarray(tile).reshape(b, edges[i + 1] - edges[i], b, edges[j + 1] - edges[j])
+            whole[:, rows, :, columns] = entries
+            whole[:, columns, :, rows] = entries.conj().transpose(2, 3, 0, 1)
+        return jnp.asarray(whole.reshape(self.shape))
+
+
+jax.tree_util.register_pytree_node(TiledBlock, lambda block: ((), block), lambda block, _: block)
+
+
+def _collect(under_way: deque, add: Any) -> None:
+    values, numbers = under_way.popleft()
+    for number, value in zip(numbers, values, strict=True):
+        add(number, value)
+
+
+@jax.jit
+def _times(rows: jax.Array, tile: jax.Array) -> tuple[jax.Array]:
+    return (product(rows, tile),)
+
+
+@jax.jit
+def _times_both(left: jax.Array, right: jax.Array, tile: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return product(left, tile), product(right, tile.conj().T)
