@@ -238,8 +238,8 @@ class _DamageError(Exception):
 
 
 def _plain_array(name: str, array: Any) -> np.ndarray:
-    """Return `array` with its rows one after another in memory, if NumPy can tell its dtype from a name in a file."""
-    array = np.asarray(array, order="C")
+    """Return `array` if NumPy can tell its dtype from a name in a file."""
+    array = np.asarray(array)
     # For dtypes of other libraries, such as bfloat16, it is 2. Their names in a file would mean another dtype, or none.
     if array.dtype.kind not in "biufc" or array.dtype.isbuiltin == 2:
         fix = "Convert it first, for example with `np.asarray(array, np.float32)`."
@@ -249,7 +249,7 @@ def _plain_array(name: str, array: Any) -> np.ndarray:
 
 
 def _tile_as_bytes(name: str, arrays: Mapping[str, np.ndarray]) -> list[bytes | memoryview]:
-    """Return the content of a file in pieces; the arrays are not copied."""
+    """Return the content of a file in pieces; arrays whose rows follow one another in memory are not copied."""
     data: list[bytes | memoryview] = []
     listed, offset = [], 0
     for key, array in arrays.items():

@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -31,7 +33,7 @@ from ntk_equiv._tile_folder import TileFolder
 path, about = sys.argv[1], {"format": 1, "kernel": "5f3a", "data": "77c0", "tile": 4}
 
 def tile(number):
-    return {"ntk": np.arange(number, number + 250_000.0).reshape(500, 500), "sums": np.full(3, number, np.float32)}
+    return {"ntk": np.arange(number, number + 62_500.0).reshape(250, 250), "sums": np.full(3, number, np.float32)}
 
 def fork(task):
     process = os.fork()
@@ -57,8 +59,17 @@ def run(program, path):
 def assert_right(arrays, number):
     """The arrays are those of the function `tile` above."""
     assert list(arrays) == ["ntk", "sums"]
-    np.testing.assert_array_equal(arrays["ntk"], np.arange(number, number + 250_000.0).reshape(500, 500))
+    np.testing.assert_array_equal(arrays["ntk"], np.arange(number, number + 62_500.0).reshape(250, 250))
     np.testing.assert_array_equal(arrays["sums"], np.full(3, number, np.float32))
+
+
+def fail_with(code):
+    """A function to take the place of one of the system, where it fails."""
+
+    def fail(*args):
+        raise OSError(code, os.strerror(code))
+
+    return fail
 
 
 def unfinished(path):
@@ -161,7 +172,6 @@ DAMAGES = {
     "a byte too many": lambda content: content + b"\0",
     "magic": flip(0),
     "length of the header": flip(8),
-    "length of the header, by gigabytes": flip(11),
     "checksum of the header": flip(12),
     "header": flip(30),
     "first array": flip(2000),
@@ -219,6 +229,34 @@ def test_a_tile_that_is_damaged_after_it_was_read_is_noticed(folder, file):
     assert folder.read(NAME) is None
 
 
+def test_a_tile_that_is_cut_off_unnoticed_by_the_clock_is_damaged(folder, file):
+    assert folder.read(NAME) is not None
+    status = file.stat()
+    os.truncate(file, 2000)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert folder.read(NAME) is None
+    assert folder.damaged == [NAME]
+
+
+def test_no_memory_is_taken_for_a_header_of_damaged_length(folder, file):
+    content = file.read_bytes()
+    file.write_bytes(content[:8] + b"\xff" * 4 + content[12:])
+    tracemalloc.start()
+    try:
+        assert folder.read(NAME) is None
+        assert tracemalloc.get_traced_memory()[1] < 1e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = TileFolder.open("gram", IDENTITY)
+    monkeypatch.chdir("/")
+    folder.write(NAME, {"0": NUMBERS})
+    assert (tmp_path / "gram" / f"{NAME}.tile").exists()
+
+
 def test_a_folder_is_opened_again_with_the_same_identity(folder, file):
     about = {"tile": 4, "format": 1, "kernel": "5f3a", "data": "77c0"}
     np.testing.assert_array_equal(TileFolder.open(str(folder.path), about).read(NAME)["0"], NUMBERS)
@@ -267,11 +305,6 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_an_empty_folder_is_taken(tmp_path):
-    TileFolder.open(tmp_path, IDENTITY)
-    assert [file.name for file in tmp_path.iterdir()] == ["about.json"]
-
-
 @pytest.mark.parametrize("below", ["", "gram"])
 def test_a_file_in_place_of_a_folder_is_refused(tmp_path, below):
     (tmp_path / "notes").write_text("mine")
@@ -291,8 +324,6 @@ def test_bad_names_are_refused(folder, name):
 
 @pytest.mark.parametrize("dtype", [object, "U3", "M8[s]", [("a", "f4")], "bfloat16", "float8_e5m2"])
 def test_arrays_of_other_things_than_numbers_are_refused(folder, dtype):
-    import ml_dtypes
-
     array = np.zeros(2, getattr(ml_dtypes, dtype, dtype) if isinstance(dtype, str) else dtype)
     with pytest.raises(TypeError, match=r"`arrays` must be numbers of NumPy's own dtypes, got .* in 'sums'"):
         folder.write(NAME, {"0": NUMBERS, "sums": array})
@@ -301,11 +332,8 @@ def test_arrays_of_other_things_than_numbers_are_refused(folder, dtype):
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_keeps_finished_tiles(folder, file, monkeypatch, code):
-    def full(descriptor):
-        raise OSError(code, os.strerror(code))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
+        patch.setattr(os, "fsync", fail_with(code))
         with pytest.raises(OSError, match=r"on a disk with room for the tile second of \d\.\d+ kB") as caught:
             folder.write("second", {"0": NUMBERS})
     assert f"({os.strerror(code)}). 1 finished tiles are kept. Make room, and the same call" in str(caught.value)
@@ -316,26 +344,23 @@ def test_a_full_disk_keeps_finished_tiles(folder, file, monkeypatch, code):
 
 
 def test_other_errors_are_passed_on_and_leave_nothing(folder, file, monkeypatch):
-    def fail(descriptor):
-        raise OSError(errno.EIO, "the disk is on fire")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match=r"^\[Errno \d+\] the disk is on fire"):
+    monkeypatch.setattr(os, "fsync", fail_with(errno.EIO))
+    with pytest.raises(OSError, match=r"^\[Errno \d+\] Input/output error$"):
         folder.write("second", {"0": NUMBERS})
     assert sorted(os.listdir(folder.path)) == ["about.json", file.name]
 
 
 def test_a_real_limit_stops_a_tile_halfway(tmp_path):
-    """The system itself cuts the file off at a megabyte, in the middle of the tile of two."""
+    """The system itself cuts the file off in the middle of the tile."""
     program = """
 import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**18, resource.RLIM_INFINITY))
 folder = TileFolder.open(path, about)
 folder.write("small", {"0": np.arange(9.0)})
 try:
     folder.write("large", tile(0))
 except OSError as error:
-    assert "room for the tile large of 2 MB" in str(error) and "1 finished tiles are kept" in str(error), error
+    assert "room for the tile large of 500 kB" in str(error) and "1 finished tiles are kept" in str(error), error
     print(*sorted(os.listdir(path)))
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 folder.write("large", tile(0))
@@ -347,19 +372,21 @@ folder.write("large", tile(0))
 
 
 def test_a_killed_process_leaves_whole_tiles_alone(tmp_path):
-    """One process after another is killed at a random moment, and the last ones while their file is unfinished."""
+    """One process after another is killed at a random moment, and the last one while its file is unfinished."""
     program = """
 import random
 TileFolder.open(path, about)
 
 def write_on(first):
     folder = TileFolder(Path(path))  # not opened, which would remove what the one before left
-    for number in range(first, first + 100):
+    for number in range(first, first + 1000):
         folder.write(f"tile-{number:05d}", tile(number))
 
-for attempt in range(12):
-    process = fork(lambda: write_on(100 * attempt))
-    time.sleep(random.uniform(0.005, 0.1))
+for first in range(0, 12_000, 1000):
+    process = fork(lambda: write_on(first))
+    while not os.path.exists(f"{path}/tile-{first:05d}.tile"):
+        time.sleep(0.001)
+    time.sleep(random.uniform(0.0, 0.03))
     os.kill(process, signal.SIGKILL)
     assert os.waitpid(process, 0)[1] == signal.SIGKILL
 os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
@@ -370,7 +397,7 @@ assert os.waitpid(fork(lambda: write_on(90_000)), 0)[1] == signal.SIGKILL
     folder = TileFolder.open(tmp_path, IDENTITY)
     assert unfinished(tmp_path) == []
     names = folder.names()
-    assert len(names) > 3
+    assert len(names) >= 12
     for name in names:
         assert_right(folder.read(name), int(name.removeprefix("tile-")))
     assert folder.damaged == []
@@ -393,7 +420,7 @@ print(os.waitpid(process, 0)[1])
     assert unfinished(tmp_path) == []
 
 
-def test_unfinished_files_of_other_computers_stay_for_a_day(tmp_path, monkeypatch):
+def test_unfinished_files_of_other_computers_stay_for_a_day(tmp_path):
     program = """
 folder = TileFolder.open(path, about)
 platform.node = lambda: "far-away.example"
@@ -415,7 +442,7 @@ def test_processes_share_a_folder(tmp_path):
     program = """
 def work(seed):
     folder = TileFolder.open(path, about)
-    for number in np.random.default_rng(seed).permutation(20).tolist():
+    for number in np.random.default_rng(seed).permutation(12).tolist():
         folder.write(f"tile-{number:05d}", tile(number))
         for name in folder.names():
             assert folder.read(name)["sums"][0] == int(name[-5:]), name
@@ -426,8 +453,8 @@ print(*(os.waitpid(process, 0)[1] for process in processes))
 """
     assert run(program, tmp_path / "gram") == ["0", "0", "0"]
     folder = TileFolder.open(tmp_path / "gram", IDENTITY)
-    assert folder.names() == {f"tile-{number:05d}" for number in range(20)}
-    for number in range(20):
+    assert folder.names() == {f"tile-{number:05d}" for number in range(12)}
+    for number in range(12):
         assert_right(folder.read(f"tile-{number:05d}"), number)
 
 
@@ -447,10 +474,7 @@ def test_of_two_identities_the_first_one_stays(tmp_path, monkeypatch):
 
 
 def test_drives_without_hard_links_will_do(tmp_path, monkeypatch):
-    def refuse(source, target):
-        raise OSError(errno.EOPNOTSUPP, "no hard links here")
-
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "link", fail_with(errno.EOPNOTSUPP))
     TileFolder.open(tmp_path, IDENTITY).write(NAME, {"0": NUMBERS})
     assert sorted(os.listdir(tmp_path)) == ["about.json", f"{NAME}.tile"]
 
