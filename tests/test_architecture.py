@@ -15,7 +15,9 @@ PACKAGE = Path(__file__).parents[1] / "ntk_equiv"
 
 BASE = {"_typing", "_check", "_pytrees", "_memory"}
 SYMMETRY = BASE | {"groups", "reps", "orbits"}
-THEORY = SYMMETRY | {"_convolution", "_positions", "stax", "filters", "solvers", "metrics", "_gram", "theorems"}
+THEORY = SYMMETRY | {
+    "_tile_folder", "_convolution", "_positions", "stax", "filters", "solvers", "metrics", "_gram", "theorems"
+}  # fmt: skip
 EVERYTHING = THEORY | {
     "empirical", "infinite", "bounds", "ensembles", "plotting", "datasets", "planning", "interop", "cli"
 }  # fmt: skip
@@ -26,6 +28,7 @@ MAY_IMPORT = {
     "_check": {"_typing"},
     "_pytrees": set(),
     "_memory": {"_check"},
+    "_tile_folder": {"_check", "_memory"},
     "groups": BASE,
     "reps": BASE | {"groups"},
     "orbits": BASE | {"groups", "reps"},
@@ -33,7 +36,7 @@ MAY_IMPORT = {
     "_positions": set(),
     "stax": BASE | {"_convolution", "_positions", "groups"},
     "filters": BASE,
-    "solvers": BASE | {"filters"},
+    "solvers": BASE | {"_tile_folder", "filters"},
     "metrics": BASE,
     "_gram": BASE | {"_positions"},
     "theorems": SYMMETRY | {"_gram", "_positions"},
