@@ -18,6 +18,8 @@ beside one. For the loss that is a *mean* over s entries of y, φ_t(λ) is repla
 filter does.
 """
 
+# For the parts above this one, not for users.
+from ntk_equiv.filters._filter import Dynamics as Dynamics
 from ntk_equiv.filters._filter import (
     Filter,
     converged,
@@ -28,9 +30,6 @@ from ntk_equiv.filters._filter import (
     momentum,
     ridge,
 )
-
-# For the parts above this one, not for users.
-from ntk_equiv.filters._filter import Dynamics as Dynamics
 from ntk_equiv.filters._filter import GradientDescent as GradientDescent
 from ntk_equiv.filters._filter import GradientFlow as GradientFlow
 from ntk_equiv.filters._filter import Momentum as Momentum

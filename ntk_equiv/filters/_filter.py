@@ -118,7 +118,7 @@ class GradientFlow(Filter):
         return _inverse_where(ended, lam, elapsed * _saturation(elapsed * lam))
 
     def dynamics(self, entries: int) -> Dynamics:
-        """u' = (η/s)(b − Au)."""
+        """U' = (η/s)(b − Au)."""
         return Dynamics(float(self.learning_rate) / entries)
 
 
@@ -243,7 +243,7 @@ class Ridge(Filter):
         return self.lam
 
     def dynamics(self, entries: int) -> Dynamics:
-        """u' = (η/s)(b − (A + sλ₀)u)."""
+        """U' = (η/s)(b − (A + sλ₀)u)."""
         return Dynamics(float(self.learning_rate) / entries, shift=float(self.lam) * entries)
 
 

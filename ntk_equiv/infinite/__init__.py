@@ -2,6 +2,7 @@
 
     `InfiniteEnsemble`                  a trained ensemble: any number of times and test samples
     `ensemble_mean`, `ensemble_cov`     the same in one call
+    `estimate_cost`                     what an ensemble will take, before any work
     `haar_limit`                        augmentation by all rotations of the plane, as a limit
     `RankWarning`, `ReductionWarning`   what it may warn of
 
@@ -11,21 +12,30 @@ a block, `ntk_equiv.filters` says which function training is, and everything her
 
     `_training_set`, `_symmetry`   the data as a function on the group, and whether the group can be used
     `_blocks`                      the Fourier transform of the group: from kernels to solved blocks
-    `_moments`                     mean and covariance, block by block
+    `_tiles`                       the same for large data: tiles of blocks, in memory, on disk, or on demand
+    `_cost`                        what that takes, and which solver it speaks for
+    `_moments`                     mean, covariance and errors, block by block
     `_ensemble`, `_functions`      what users call
     `_statistics`, `_storage`, `_warnings`
 """
 
-from ntk_equiv.infinite._ensemble import InfiniteEnsemble
-from ntk_equiv.infinite._functions import HaarLimit, ensemble_cov, ensemble_mean, haar_limit
+from ntk_equiv.infinite._cost import Cost, estimate_cost
 
 # For the parts above this one, not for users.
+from ntk_equiv.infinite._cost import duration as duration
+from ntk_equiv.infinite._cost import seconds_per_pair as seconds_per_pair
+from ntk_equiv.infinite._cost import seconds_per_product as seconds_per_product
+from ntk_equiv.infinite._ensemble import InfiniteEnsemble
+from ntk_equiv.infinite._functions import HaarLimit, ensemble_cov, ensemble_mean, haar_limit
+from ntk_equiv.infinite._moments import ErrorBudget
 from ntk_equiv.infinite._moments import rounding_allowed as rounding_allowed
 from ntk_equiv.infinite._statistics import Estimate, ExpectedError, Posterior
 from ntk_equiv.infinite._symmetry import ReductionWarning
 from ntk_equiv.infinite._warnings import RankWarning
 
 __all__ = [
+    "Cost",
+    "ErrorBudget",
     "Estimate",
     "ExpectedError",
     "HaarLimit",
@@ -35,5 +45,6 @@ __all__ = [
     "ReductionWarning",
     "ensemble_cov",
     "ensemble_mean",
+    "estimate_cost",
     "haar_limit",
 ]

@@ -46,6 +46,7 @@ from ntk_equiv.solvers import (
     Solver,
     TiledBlock,
     noise_level,
+    refuse_tracers,
     refusing_tracers,
 )
 
@@ -380,20 +381,24 @@ def _labels_in_basis(solved: SolvedBlock, irrep: WeightedIrrep, labels: jax.Arra
     return solved.to_basis(coefficients(irrep.matrices(labels.dtype), labels).conj().T)
 
 
+def decomposition_memory(data: TrainingSet, solver: Solver, irreps: Iterable[WeightedIrrep], kernels: int) -> int:
+    """Return how many bytes blocks take as whole matrices, together with what solving one of them takes."""
+    sides = [(irrep.sigma.shape[1] * data.rows, np.iscomplexobj(irrep.sigma)) for irrep in irreps]
+    entries = sum((2 if twice else 1) * side**2 for side, twice in sides)
+    working = max(solver.memory(side, is_complex=twice) for side, twice in sides)
+    return (1 + kernels) * entries * data.y.dtype.itemsize + working
+
+
 def _check_memory(data: TrainingSet, solver: Solver, irreps: list[WeightedIrrep], kernels: int) -> None:
     """Refuse blocks that do not fit into memory together with what solving one of them takes."""
-    size, rows = data.size, data.rows
-    sides = [irrep.sigma.shape[1] * rows for irrep in irreps]
-    is_complex = [np.iscomplexobj(irrep.sigma) for irrep in irreps]
-    entries = sum((2 if twice else 1) * side**2 for side, twice in zip(sides, is_complex, strict=True))
-    working = max(solver.memory(side, is_complex=twice) for side, twice in zip(sides, is_complex, strict=True))
-    how = "as a whole" if data.group is None else f"in blocks of up to {max(sides)} rows"
+    largest = max(irrep.sigma.shape[1] for irrep in irreps) * data.rows
+    how = "as a whole" if data.group is None else f"in blocks of up to {largest} rows"
     check_fits(
-        (1 + kernels) * entries * data.y.dtype.itemsize + working,
+        decomposition_memory(data, solver, irreps, kernels),
         "train",
-        what=f"the Gram matrix of {size} rows, decomposed {how},",
-        fix="Take fewer samples, or float32; augmented data take less if their symmetry can be used, and labels that "
-        "the group leaves as they are least of all.",
+        what=f"the Gram matrix of {data.size} rows, decomposed {how},",
+        fix="Take fewer samples, float32, or `solver=solvers.Lanczos()`, which decomposes nothing and can do without "
+        "the memory; augmented data take less if their symmetry can be used.",
     )
 
 

@@ -20,6 +20,7 @@ from jaxtyping import Float
 
 from ntk_equiv import filters
 from ntk_equiv._check import (
+    boolean,
     evaluating_what_is_known,
     function,
     is_concrete,
@@ -35,11 +36,12 @@ from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs, KernelFunction, Scalar, SplitKernel
 from ntk_equiv.infinite import _moments, _statistics, _storage, _warnings
 from ntk_equiv.infinite._blocks import GramBlocks, irreps_in_labels, irreps_of, solve_blocks
+from ntk_equiv.infinite._cost import choose_solver, solver_reason
 from ntk_equiv.infinite._symmetry import choose_training_set
 from ntk_equiv.infinite._training_set import TrainingSet, check_labels, check_outputs
 from ntk_equiv.orbits import AugmentedSet
 from ntk_equiv.reps import Representation
-from ntk_equiv.solvers import Eigh, FilterAboveNoise, Solver, check_solver
+from ntk_equiv.solvers import Eigh, FilterAboveNoise, Lanczos, Solver, check_solver
 
 
 @jax.tree_util.register_pytree_node_class
@@ -98,6 +100,7 @@ class InfiniteEnsemble:
         reduction: str = "sum",
         method: str = "auto",
         solver: Solver | str = "auto",
+        progress: bool = False,
         blocks: GramBlocks | None = None,
     ):
         """Decide how to use the symmetry, and solve the blocks that the mean needs.
@@ -111,7 +114,9 @@ class InfiniteEnsemble:
                 the (augmented) labels, as in neural-tangents.
             method: `"dense"` takes the Gram matrix of all samples as a whole; `"reduced"` uses the group that augments
                 them; `"auto"` does so if that is exact, and says why if it is not.
-            solver: how functions of a block are applied: one of `ntk_equiv.solvers`, or `"auto"`.
+            solver: how functions of a block are applied: one of `ntk_equiv.solvers`; `"auto"` decomposes blocks while
+                that is fast and fits into memory, and takes an iterative solver beyond. `solver_reason` says why.
+            progress: whether an iterative solver shows progress bars.
             blocks: `ens.blocks` of another ensemble with the same kernel, data and reduction, to solve nothing again.
                 They are trusted: data and kernel are not compared.
 
@@ -120,17 +125,16 @@ class InfiniteEnsemble:
         """
         kernel, filter = split_kernel(kernel_function(kernel_fn)), _as_filter(filter)
         one_of(reduction, ("sum", "mean"), "reduction")
-        solver = check_solver(solver, auto=Eigh())
         given = blocks is not None
         if blocks is None:
             with evaluating_what_is_known():
-                blocks = _solve_for_mean(kernel, train, filter, reduction, method, solver)
+                blocks, solver = _solve_for_mean(kernel, train, filter, reduction, method, solver, progress)
         values = {
             "kernel_fn": kernel,
             "train": train,
             "filter": filter,
             "reduction": reduction,
-            "solver": solver,
+            "solver": check_solver(solver, auto=Eigh()),
             "blocks": blocks,
             "_completed": {},
         }
@@ -144,7 +148,8 @@ class InfiniteEnsemble:
     def __repr__(self) -> str:
         data = self.blocks.data
         how = "dense" if data.group is None else f"reduced by {data.group.label}"
-        return f"<infinite ensemble on {data.size} rows, {how}, {self.filter}, reduction {self.reduction}>"
+        solver = "" if isinstance(self.solver, Eigh) else f", {self.solver}"
+        return f"<infinite ensemble on {data.size} rows, {how}, {self.filter}, reduction {self.reduction}{solver}>"
 
     # The symmetry and the data
 
@@ -157,6 +162,11 @@ class InfiniteEnsemble:
     def reason(self) -> str:
         """Why this method is used."""
         return self.blocks.data.reason
+
+    @property
+    def solver_reason(self) -> str:
+        """Why this solver is used."""
+        return solver_reason(self.blocks.data, self.blocks.by_irrep, self.filter, self.solver)
 
     @property
     def rep_x(self) -> Representation | None:
@@ -262,6 +272,21 @@ class InfiniteEnsemble:
         blocks = self._blocks_for(times)
         bound = _moments.solver_error(self.kernel_fn, blocks, self._filter_above_noise(blocks), x, times)
         return bound[0] if single else bound
+
+    def error_budget(self, x: Inputs, t: Any = None) -> _moments.ErrorBudget:
+        """Return how far `mean` may be from the exact mean, by cause: the solver, rounding, and eigenvalues left out.
+
+        Args:
+            x: test samples, [m, ...].
+            t: as for `mean`.
+
+        Returns:
+            A record of arrays like those of `error_bound`, which is its first part.
+        """
+        x, (times, single) = self.check_samples(x), self._check_times(t)
+        blocks = self._blocks_for(times)
+        budget = _moments.error_budget(self.kernel_fn, blocks, self._filter_above_noise(blocks), x, times)
+        return jax.tree.map(lambda part: part[0], budget) if single else budget
 
     # What it does on the training set
 
@@ -526,13 +551,25 @@ class InfiniteEnsemble:
 
 
 def _solve_for_mean(
-    kernel: SplitKernel, train: Any, filter: filters.Filter, reduction: str, method: str, solver: Solver
-) -> GramBlocks:
-    """Return the blocks of those irreps that the labels contain."""
+    kernel: SplitKernel,
+    train: Any,
+    filter: filters.Filter,
+    reduction: str,
+    method: str,
+    solver: Solver | str,
+    progress: bool,
+) -> tuple[GramBlocks, Solver]:
+    """Return the blocks of those irreps that the labels contain, and the solver that was chosen."""
+    chosen = check_solver(solver, auto=Eigh())  # before anything is evaluated
     data = choose_training_set(method, kernel, train)
     check_labels(data)
+    numbers = irreps_in_labels(data)
+    if isinstance(solver, str):
+        chosen = choose_solver(data, numbers, filter)
+    if boolean(progress, "progress") and isinstance(chosen, Lanczos):
+        chosen = dataclasses.replace(chosen, progress=True)
     shift = _inverse_shift(filter, reduction, data)
-    return solve_blocks(kernel, data, solver, irreps_in_labels(data), inverse_shift=shift)
+    return solve_blocks(kernel, data, chosen, numbers, inverse_shift=shift), chosen
 
 
 def _inverse_shift(filter: filters.Filter, reduction: str, data: TrainingSet) -> float | None:

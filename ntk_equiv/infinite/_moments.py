@@ -14,13 +14,16 @@ each times the weight of its irrep, real part, summed over irreps and over the i
 one kernel, `hats` the pair of those for Θ and 𝒦, and the index e counts the working basis.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
 
 from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv._gram import evaluate_gram, kernel_diagonal
@@ -34,9 +37,16 @@ from ntk_equiv.infinite._blocks import (
     row_coefficients,
     synthesize,
 )
-from ntk_equiv.infinite._tiles import row_coefficients_by_tiles
+from ntk_equiv.infinite._tiles import diagonal_in_portions, row_coefficients_by_tiles
 from ntk_equiv.infinite._training_set import TrainingSet
-from ntk_equiv.solvers import BlockOperator, FilterAboveNoise, positive_root, refusing_tracers
+from ntk_equiv.solvers import (
+    ROUNDINGS,
+    BlockOperator,
+    FilterAboveNoise,
+    perturbation_gain,
+    positive_root,
+    refusing_tracers,
+)
 
 # With at least this many times it pays to make a real quadratic form for each test sample.
 MANY_TIMES = 6
@@ -48,7 +58,6 @@ BOTH = ("ntk", "nngp")
 
 def mean(kernel: SplitKernel, blocks: GramBlocks, f: FilterAboveNoise, x: Inputs, times: jax.Array) -> jax.Array:
     """Return A y at test samples, [T, m, ...] in the shape of the labels."""
-
     channels = blocks.data.channels
     # What a solver outside of JAX makes of the labels is expensive, and the same for all portions.
     learned = [None if block.solved.traceable else _filter_labels(block, f, times) for _, block in blocks]
@@ -118,6 +127,33 @@ def on_training_set(blocks: GramBlocks, f: FilterAboveNoise, times: jax.Array) -
     return blocks.data.unframe(total)
 
 
+class ErrorBudget(NamedTuple):
+    """How far the mean may be from the exact one, by cause: [m], after an axis of times if there are several.
+
+    Attributes:
+        solver: because the solver stopped: a bound. Zero for `solvers.Eigh`.
+        rounding: because kernels are rounded: a bound, given the noise that rounding makes (see `docs/scaling.md`).
+        cut: because eigenvalues below that noise are left out at late times: the most that they could contribute; at
+            t = ∞, where this has no limit, as if they were as large as the noise.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv.infinite import ErrorBudget
+        >>> budget = ErrorBudget(solver=jnp.array([1e-6]), rounding=jnp.array([3e-6]), cut=jnp.array([0.0]))
+        >>> print(budget.total)
+        [4.e-06]
+    """
+
+    solver: Float[jax.Array, "..."]
+    rounding: Float[jax.Array, "..."]
+    cut: Float[jax.Array, "..."]
+
+    @property
+    def total(self) -> Float[jax.Array, "..."]:
+        """Their sum."""
+        return self.solver + self.rounding + self.cut
+
+
 def solver_error(
     kernel: SplitKernel, blocks: GramBlocks, f: FilterAboveNoise, x: Inputs, times: jax.Array
 ) -> jax.Array:
@@ -126,14 +162,48 @@ def solver_error(
     With e the error of φ_t(Θ)y in one channel, |Θ(x, X)e| ≤ √Θ(x, x) √(eᵀΘe), and by Parseval's identity eᵀΘe is the
     sum over irreps of weight · ê†B_σê. The largest channel counts.
     """
+    bounds = [block.solved.error_bound(f, times, block.labels) for _, block in blocks]
+    return _in_predictions(kernel, blocks, x, _norm_over_irreps(blocks, bounds))
+
+
+def error_budget(
+    kernel: SplitKernel, blocks: GramBlocks, f: FilterAboveNoise, x: Inputs, times: jax.Array
+) -> ErrorBudget:
+    """Return how far the mean may be off, by cause, each [T, m] or [T, m, h, w].
+
+    Rounding moves the mean twice: through the Gram matrix, by the gain of its perturbation, and through the kernels of
+    the test samples, which meet the coefficients α. The noise and these kernels are measured in units of eps as in
+    `solvers/_noise.py`.
+    """
+
+    def norms(part: str) -> jax.Array:
+        values = [_filter_labels(block, dataclasses.replace(f, part=part), times) for _, block in blocks]
+        return _norm_over_irreps(blocks, [jnp.linalg.norm(value, axis=-1) for value in values])
+
+    alpha, eps = norms("coefficients"), float(jnp.finfo(blocks.scale.dtype).eps)
+    gain = jnp.asarray(perturbation_gain(f, np.asarray(times)), alpha.dtype)
+    diagonal = jnp.max(jnp.abs(diagonal_in_portions(kernel, blocks.data.x, "ntk")))
+    rounding = alpha * (blocks.noise * gain + ROUNDINGS * eps * jnp.sqrt(diagonal))
+    return ErrorBudget(
+        solver_error(kernel, blocks, f, x, times),
+        _in_predictions(kernel, blocks, x, rounding),
+        _in_predictions(kernel, blocks, x, norms("cut")),
+    )
+
+
+def _norm_over_irreps(blocks: GramBlocks, norms: list[jax.Array]) -> jax.Array:
+    """Return the norm over all irreps of the largest channel, [T], from norms [T, (a, c)] of each."""
     squares: Any = 0
-    for irrep, block in blocks:
-        bound = block.solved.error_bound(f, times, block.labels)
-        by_channel = bound.reshape(len(times), -1, blocks.data.channels)
+    for (irrep, _), norm in zip(blocks, norms, strict=True):
+        by_channel = norm.reshape(len(norm), -1, blocks.data.channels)
         squares = squares + irrep.weight * jnp.sum(by_channel**2, axis=1)
-    root = jnp.sqrt(kernel_diagonal(kernel, x, "ntk"))
-    largest = jnp.sqrt(jnp.max(squares, axis=1)).astype(root.dtype)
-    return (largest[:, None] * root.reshape(1, -1)).reshape(len(times), -1, *blocks.data.positions)
+    return jnp.sqrt(jnp.max(squares, axis=1))
+
+
+def _in_predictions(kernel: SplitKernel, blocks: GramBlocks, x: Inputs, norms: jax.Array) -> jax.Array:
+    """Return √Θ(x, x) times norms [T], as [T, m] or [T, m, h, w]."""
+    root = jnp.sqrt(diagonal_in_portions(kernel, x, "ntk")).reshape(1, -1)
+    return (norms.astype(root.dtype)[:, None] * root).reshape(len(norms), -1, *blocks.data.positions)
 
 
 def coefficients_of_rows(

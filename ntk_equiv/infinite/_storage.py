@@ -66,9 +66,7 @@ def load(path: Any, kernel: SplitKernel, train: Any) -> tuple[GramBlocks, str, S
     solver = getattr(solvers, about.get("solver", "Eigh"))(**about.get("settings", {}))
     data = (reduced_set if about["method"] == "reduced" else plain_set)(train, about["reason"])
     # Files of the first versions have no orbit: they did not know how the group acts on samples.
-    if _digest(data) != about["data"] or not np.array_equal(
-        first_orbit(data), arrays.get("orbit", first_orbit(data))
-    ):
+    if _digest(data) != about["data"] or not np.array_equal(first_orbit(data), arrays.get("orbit", first_orbit(data))):
         fix = "Pass the training set that the ensemble was fitted to, in the same precision."
         raise refusal("train", expected=f"the data that {path} was made from", got="others", fix=fix)
     probe = _probe(kernel, data)

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm.auto import tqdm
 
-from ntk_equiv._check import refusal
+from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv._gram import ENTRIES_PER_TILE, TILES_UNDER_WAY, evaluate_gram, kernel_diagonal
 from ntk_equiv._memory import check_fits
 from ntk_equiv._tile_folder import TileFolder, check_disk
@@ -86,7 +86,9 @@ class KernelTiles:
         """How many bytes all tiles take."""
         edges = self.edges
         entries = sum(int((edges[i + 1] - edges[i]) * (edges[j + 1] - edges[j])) for i, j in self.corners)
-        return sum(entries * weight.shape[1] * weight.shape[2] * weight.dtype.itemsize for weight in self.weights.values())
+        return sum(
+            entries * weight.shape[1] * weight.shape[2] * weight.dtype.itemsize for weight in self.weights.values()
+        )
 
     def samples(self, number: int) -> Inputs:
         """Return the base samples of a range."""
@@ -174,7 +176,9 @@ class TilesInFolder:
         self._plan, self.edges = plan, plan.edges
         self._folder = TileFolder.open(path, about)
         missing = [
-            (i, j) for i, j in plan.corners if any(self._folder.read(_file(name, i, j)) is None for name in plan.weights)
+            (i, j)
+            for i, j in plan.corners
+            if any(self._folder.read(_file(name, i, j)) is None for name in plan.weights)
         ]
         bar = tqdm(plan.several(missing), "tiles of the Gram matrix", len(missing), disable=not progress)
         for i, j, tiles in bar:
@@ -218,6 +222,8 @@ def diagonal_in_portions(kernel: SplitKernel, x: Inputs, get: str) -> jax.Array:
     """Return the diagonal of a kernel over samples and positions, a bounded number of samples at a time."""
     count = jax.tree.leaves(x)[0].shape[0]
     at_a_time = max(1, ENTRIES_PER_STORED_TILE // kernel.entries_per_pair(x))
+    if count <= at_a_time or not is_concrete((kernel, x)):
+        return kernel_diagonal(kernel, x, get)
     starts = range(0, count, at_a_time)
     parts = [kernel_diagonal(kernel, jax.tree.map(lambda leaf: leaf[at : at + at_a_time], x), get) for at in starts]  # noqa: B023
     return jnp.concatenate(parts)
@@ -315,7 +321,9 @@ def sum_over_group(
 
         def add_piece(number: jax.Array, totals: dict) -> dict:
             r, c = number // numbers[1], number % numbers[1]
-            kernels = kernel.per_pair(_cut(of_left, r * sizes[0], sizes[0]), _cut(of_right, c * sizes[1], sizes[1]), get)
+            kernels = kernel.per_pair(
+                _cut(of_left, r * sizes[0], sizes[0]), _cut(of_right, c * sizes[1], sizes[1]), get
+            )
             phi = {name: frame.frame_element(found, k) for name, found in zip(get, kernels, strict=True)}
 
             def add(name: str, total: jax.Array) -> jax.Array:

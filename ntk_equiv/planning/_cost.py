@@ -18,21 +18,17 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv._check import refusal
-from ntk_equiv._gram import ENTRIES_PER_TILE, gram, split_kernel
+from ntk_equiv._gram import split_kernel
 from ntk_equiv._memory import free_memory, in_bytes
 from ntk_equiv._typing import KernelFunction
 from ntk_equiv.groups import FiniteGroup
+from ntk_equiv.infinite import duration, seconds_per_pair, seconds_per_product
 from ntk_equiv.planning._problem import Problem
 
-# Samples on each side when pairs are timed: at first, and at most.
-FIRST_TIMED, MOST_TIMED = 4, 400
-# A measurement of few pairs counts if it takes so many seconds: shorter ones are mostly overhead.
-RELIABLE_SECONDS = 0.5
 # Arrays of the size of the kernels of one pair that are alive at the same time.
 ARRAYS_ALIVE = 10
 # Seconds for compilation and everything else that does not grow with the samples.
@@ -142,8 +138,8 @@ def measure_cost(
     """
     numbers = draws * (1 + group.order) * problem.channels
     cost = Cost(0.0, 0.0, group, reduced, times, numbers)
-    pair = _seconds_per_pair(kernel_fn, problem.x, sum(cost.pairs(*problem.sizes).values()))
-    return dataclasses.replace(cost, pair=pair, product=_seconds_per_product())
+    pair = seconds_per_pair(split_kernel(kernel_fn), problem.x, sum(cost.pairs(*problem.sizes).values()))
+    return dataclasses.replace(cost, pair=pair, product=seconds_per_product())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,18 +221,6 @@ def check_memory(kernel_fn: KernelFunction, x: np.ndarray, /) -> None:
         raise refusal("arch", expected=expected, got=got, fix=fix)
 
 
-def duration(seconds: float, /) -> str:
-    """Return a time as people say it.
-
-    >>> duration(0.00002), duration(8.4), duration(150.0), duration(150_000.0)
-    ('20 µs', '8 s', '2.5 min', '42 h')
-    """
-    for unit, size, end in (("µs", 1e-6, 1e-3), ("ms", 1e-3, 1.0), ("s", 1.0, 100.0), ("min", 60.0, 6000.0)):
-        if seconds < end:
-            return f"{seconds / size:.0f} {unit}" if unit != "min" else f"{seconds / size:.2g} {unit}"
-    return f"{seconds / 3600:.2g} h" if seconds < 3e5 else f"{seconds / 86400:.2g} days"
-
-
 def cost_note(cost: Cost, n: int, m: int, /) -> str:
     """Return a note on what the plan cost, and how that grows."""
     return (
@@ -309,34 +293,6 @@ class Clock:
         while not self._over.wait(self._every):
             if self._activity:
                 self._report(f"still {self._activity}")
-
-
-def _seconds_per_pair(kernel_fn: KernelFunction, x: np.ndarray, pairs: int) -> float:
-    """Time a few pairs, and more of them where overhead would dominate and the result matters."""
-    halves: Any = split_kernel(kernel_fn)
-    tile = max(1, math.isqrt(ENTRIES_PER_TILE // halves.entries_per_pair(jnp.asarray(x[:1]))))
-    # Whole tiles, so that none is evaluated in vain.
-    for count in (FIRST_TIMED, tile * max(1, min(FIRST_TIMED, MOST_TIMED // tile))):
-        one, other = jnp.asarray(x[:count]), jnp.asarray(x[-count:])
-        _seconds(lambda: gram(kernel_fn, one, other))  # noqa: B023  (compiles)
-        # The slower of two, in case the computer is busy with other things.
-        seconds = max(_seconds(lambda: gram(kernel_fn, one, other)) for _ in range(2))  # noqa: B023
-        each = seconds / len(one) / len(other)
-        if seconds > RELIABLE_SECONDS or count >= len(x) or tile == 1 or each * pairs < 1:
-            break
-    return each
-
-
-def _seconds_per_product(size: int = 512) -> float:
-    # By products and not by eigenvectors, whose time varies wildly while other programs use the processor.
-    half = jnp.asarray(np.random.default_rng(0).normal(size=(size, size)))
-    return min(_seconds(lambda: half @ half) for _ in range(4)) / size**3
-
-
-def _seconds(call: Callable[[], Any]) -> float:
-    start = time.monotonic()
-    jax.block_until_ready(call())
-    return time.monotonic() - start
 
 
 def _round_down(value: float) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ntk_equiv._typing import Scalar
-from ntk_equiv.planning._cost import duration
+from ntk_equiv.infinite import duration
 from ntk_equiv.planning._plan import Plan, standard_error
 
 # Lines of the table of times; the others are in the figure and in the JSON file.

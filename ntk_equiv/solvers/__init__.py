@@ -13,10 +13,12 @@ fit into memory; a `DenseBlock` holds them. A solved block is a frozen value. Ev
 `Solver`, one with those of `SolvedBlock`.
 """
 
+from ntk_equiv.solvers._certificate import perturbation_gain as perturbation_gain
 from ntk_equiv.solvers._eigh import Eigh
 from ntk_equiv.solvers._hermitian import positive_root as positive_root
 from ntk_equiv.solvers._hermitian import product as product
 from ntk_equiv.solvers._lanczos import Lanczos, SolverWarning
+from ntk_equiv.solvers._noise import ROUNDINGS as ROUNDINGS
 from ntk_equiv.solvers._noise import FilterAboveNoise as FilterAboveNoise
 from ntk_equiv.solvers._noise import noise_level as noise_level
 from ntk_equiv.solvers._protocols import BlockOperator, DenseBlock, PredictionScale, SolvedBlock, Solver

@@ -6,8 +6,8 @@ block alone,
 
     b − aQB − a'Q = −z(s) Q₊,          z(s) = (last block of a(s)) · C,
 
-so its error is e(t) = ∫₀ᵗ z(s) Q₊ e^{−B(t−s)} ds. B is positive semidefinite. In the norm of B, which is what counts for
-predictions (|Θ(x, X)e| ≤ √Θ(x, x) · ‖e‖_B), the integrand is at most the smaller of
+so its error is e(t) = ∫₀ᵗ z(s) Q₊ e^{−B(t−s)} ds. B is positive semidefinite. In the norm of B, which is what counts
+for predictions (|Θ(x, X)e| ≤ √Θ(x, x) · ‖e‖_B), the integrand is at most the smaller of
 
     √(z G z†)                          because e^{−Bσ} makes no norm larger,
     ‖z‖ / √(2e(t−s))                   because √λ e^{−λσ} ≤ 1/√(2eσ), which is the smaller one at late times.
@@ -25,6 +25,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 
 from ntk_equiv.filters import Dynamics, Filter
 from ntk_equiv.solvers._krylov import KrylovSpace
@@ -58,9 +59,7 @@ def ritz_values(space: KrylovSpace) -> RitzValues:
     """Return the eigenvalues of T."""
     values, vectors = np.linalg.eigh(space.projected)
     last = vectors[len(vectors) - len(space.coupling) :]
-    return RitzValues(
-        values, space.start @ vectors[: space.start.shape[1]], last.conj().T @ space.coupling, vectors
-    )
+    return RitzValues(values, space.start @ vectors[: space.start.shape[1]], last.conj().T @ space.coupling, vectors)
 
 
 def krylov_errors(
@@ -72,6 +71,31 @@ def krylov_errors(
     lam, vectors = np.linalg.eigh(space.following_projected)
     root = vectors * np.sqrt(np.maximum(lam, 0))
     return np.stack([_error_at(ritz, root, f, dynamics, float(t)) for t in times])
+
+
+def perturbation_gain(f: FilterAboveNoise, times: np.ndarray) -> np.ndarray:
+    """Return how far a perturbation of the block may move b φ_t(B), [T].
+
+    If every product u·(change of B) has at most the norm noise · ‖u‖, the result changes by at most noise · ‖φ_t(B)b‖
+    times this number in the norm of B: the integral above, with the change of B in place of the residual. NaN for a
+    filter whose dynamics are not known.
+    """
+    dynamics = f.filter.dynamics(f.entries)
+    if dynamics is None:
+        return np.full(len(times), np.nan)
+    late = np.asarray(f.is_late(jnp.asarray(times, f.noise.dtype)))
+    lowest = np.where(late, float(f.noise), 0.0)
+    return np.array([_gain_of_all_times(dynamics, t, low) for t, low in zip(times, lowest, strict=True)])
+
+
+def _gain_of_all_times(dynamics: Dynamics, t: float, lowest: float) -> float:
+    if np.isinf(t) or np.isinf(dynamics.rate):
+        return _inverse_gains(dynamics.shift, lowest)[0]
+    elapsed, decay = dynamics.rate * t / (1 - dynamics.friction), dynamics.shift + lowest
+    # ∫ e^(−decay s)/√(2es) ds from 0 to the time that has elapsed.
+    if decay == 0:
+        return float(np.sqrt(2 * elapsed / np.e))
+    return float(np.sqrt(np.pi / (2 * np.e * decay)) * scipy.special.erf(np.sqrt(decay * elapsed)))
 
 
 def in_double_precision(f: FilterAboveNoise | Filter, lam: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -94,14 +118,12 @@ def _double_precision():  # type: ignore[no-untyped-def]
     """Return a context in which JAX computes in double precision. Its name depends on the version of JAX."""
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(True)
-    from jax.experimental import enable_x64
+    from jax.experimental import enable_x64  # type: ignore[attr-defined]
 
     return enable_x64(True)
 
 
-def _error_at(
-    ritz: RitzValues, root: np.ndarray, f: FilterAboveNoise, dynamics: Dynamics, t: float
-) -> np.ndarray:
+def _error_at(ritz: RitzValues, root: np.ndarray, f: FilterAboveNoise, dynamics: Dynamics, t: float) -> np.ndarray:
     """Return the bound at one time, [rows]."""
     late = bool(f.is_late(jnp.asarray(t, f.noise.dtype)))
     kept = (ritz.values > float(f.noise)) if late else np.ones(len(ritz.values), bool)
@@ -113,8 +135,8 @@ def _error_at(
     z = np.einsum("ck,sk,kq->scq", ritz.first, phi, ritz.last, optimize=True)
     in_block, plain = np.linalg.norm(z @ root, axis=2), np.linalg.norm(z, axis=2)
     if ended:
-        smooth, direct = _inverse_gains(dynamics.shift, lowest)
-        return np.minimum(_times(plain, smooth), _times(in_block, direct))[0]
+        of_plain, of_block = _inverse_gains(dynamics.shift, lowest)
+        return np.minimum(_times(plain, of_plain), _times(in_block, of_block))[0]
     smooth, direct = _gains(t - nodes, dynamics, lowest, float(ritz.values.max(initial=0)))
     integrand = np.minimum(_times(plain, smooth[:, None]), in_block * direct[:, None])
     return QUADRATURE * dynamics.rate * (weights @ integrand)
@@ -140,9 +162,7 @@ def _nodes(t: float, dynamics: Dynamics) -> tuple[np.ndarray, np.ndarray]:
     return steps, weights
 
 
-def _gains(
-    left: np.ndarray, dynamics: Dynamics, lowest: float, largest: float
-) -> tuple[np.ndarray, np.ndarray]:
+def _gains(left: np.ndarray, dynamics: Dynamics, lowest: float, largest: float) -> tuple[np.ndarray, np.ndarray]:
     """Return how much of a residual is left in the norm of B after a time: for its plain norm, and for that of B."""
     rate = dynamics.rate
     if not dynamics.in_steps:

@@ -1,7 +1,7 @@
 """Functions of a block by products with it alone, each result with a bound on its error.
 
-For rows b the solver builds the Krylov space of b and B (`solvers/_krylov.py`) and takes b f_t(B) from it, for all times
-at once. It stops when the bound of `solvers/_certificate.py` says that predictions are as exact as was asked for:
+For rows b the solver builds the Krylov space of b and B (`solvers/_krylov.py`) and takes b f_t(B) from it, for all
+times at once. It stops when the bound of `solvers/_certificate.py` says that predictions are as exact as was asked for:
 
     √Θ(x, x) · √(weight · e B e†)  ≤  rtol · (root mean square of the labels) + atol
 
@@ -332,7 +332,7 @@ class _Solution:
     def _warn(self, excess: float, when: str) -> None:
         settings = self.solved.settings
         warn_caller(
-            f"{settings} stopped after {when}, with a bound on the error {excess:.3g} times as large as it was allowed. "
+            f"{settings} stopped after {when}, with a bound on the error that is {excess:.3g} times what is allowed. "
             "`error_bound` says how exact predictions are. Allow more steps or a larger `rtol`, or ask for earlier "
             f"times; the Krylov space takes {in_bytes(self.space.memory)}.",
             SolverWarning,
@@ -418,7 +418,9 @@ def _known_dynamics(f: SpectralFunction) -> Dynamics:
     """Return the dynamics behind a function; refuse one for which none are known, because its error is not either."""
     dynamics = f.filter.dynamics(f.entries) if isinstance(f, FilterAboveNoise) else None
     if dynamics is None:
-        fix = "The bound on the error needs the equation of training. Choose `solver=solvers.Eigh()` for other functions."
+        fix = (
+            "The bound on the error needs the equation of training. Choose `solver=solvers.Eigh()` for other functions."
+        )
         got = describe(f.filter if isinstance(f, FilterAboveNoise) else f)
         raise refusal("filter", expected="one of `ntk_equiv.filters` but `custom`", got=got, fix=fix)
     return dynamics

@@ -49,7 +49,8 @@ class FilterAboveNoise:
         filter: how the ensemble is trained.
         noise: that of eigenvalues.
         entries: how many entries the loss is a mean over; 1 if it is a sum.
-        part: "coefficients" for φ_t(λ), "fit" for λφ_t(λ), "residual" for 1 − λφ_t(λ).
+        part: "coefficients" for φ_t(λ), "fit" for λφ_t(λ), "residual" for 1 − λφ_t(λ); "cut" for the most that an
+            eigenvalue which is left out could contribute to predictions, zero for the others.
     """
 
     filter: Filter
@@ -63,9 +64,17 @@ class FilterAboveNoise:
         dropped = (lam <= self.noise) & self.is_late(t)
         phi = self.filter(jnp.where(dropped, 1, lam) / self.entries, t) / self.entries
         phi = jnp.where(dropped, 0, phi)
+        if self.part == "cut":
+            return jnp.where(dropped, self._largest_below_noise(t), 0)
         if self.part == "coefficients":
             return phi
         return lam * phi if self.part == "fit" else 1 - lam * phi
+
+    def _largest_below_noise(self, t: jax.Array) -> jax.Array:
+        """Return the largest √λ φ_t(λ) for λ up to the noise; at t = ∞, where there is none, that at the noise."""
+        lam = self.noise * 2.0 ** -jnp.arange(24, dtype=self.noise.dtype)
+        values = jnp.sqrt(lam) * self.filter(lam / self.entries, t) / self.entries
+        return jnp.where(jnp.isinf(t), values[0], jnp.max(values))
 
     def is_late(self, t: jax.Array) -> jax.Array:
         """Return whether eigenvalues below the noise have to be left out at this time."""

@@ -197,7 +197,7 @@ class Solver(Protocol):
         *,
         noise: Any = 0.0,
         inverse_shift: float | None = None,
-        scale: PredictionScale = PredictionScale(),  # noqa: B008  (frozen)
+        scale: PredictionScale = PredictionScale(),
     ) -> SolvedBlock:
         """Return the block, prepared.
 

@@ -1,8 +1,8 @@
 """A Hermitian block in tiles, of which those on and above the diagonal are enough.
 
-The rows of a block count (b, i), with b the index of an irrep and i the rows of Φ (`ntk_equiv.infinite`). A tile belongs
-to two ranges I ≤ J of i, with all b, and the tile of the exchanged ranges is its adjoint. So one product reads every tile
-once and uses it twice:
+The rows of a block count (b, i), with b the index of an irrep and i the rows of Φ (`ntk_equiv.infinite`). A tile
+belongs to two ranges I ≤ J of i, with all b, and the tile of the exchanged ranges is its adjoint. So one product reads
+every tile once and uses it twice:
 
     out_J += rows_I · tile,        out_I += rows_J · tile†        (I < J)
 
@@ -82,7 +82,9 @@ class TiledBlock:
         while under_way:
             _collect(under_way, add)
         total = total.reshape(given.shape)
-        return total if isinstance(given, np.ndarray) else jnp.asarray(total, jnp.promote_types(given.dtype, self.dtype))
+        return (
+            total if isinstance(given, np.ndarray) else jnp.asarray(total, jnp.promote_types(given.dtype, self.dtype))
+        )
 
     def dense(self) -> jax.Array:
         """Return the entries, [k, k], where they fit into memory."""
