@@ -28,6 +28,7 @@ import numpy as np
 import scipy.special
 
 from ntk_equiv.filters import Dynamics, Filter
+from ntk_equiv.solvers._hermitian import double_precision
 from ntk_equiv.solvers._krylov import KrylovSpace
 from ntk_equiv.solvers._noise import FilterAboveNoise
 
@@ -104,7 +105,7 @@ def in_double_precision(f: FilterAboveNoise | Filter, lam: np.ndarray, times: np
     size = 1 << max(4, (len(lam) - 1).bit_length())
     padded = np.ones(size)
     padded[: len(lam)] = np.maximum(lam, 0)
-    with _double_precision():
+    with double_precision():
         values = _evaluate(f, padded, np.asarray(times, float))
     return np.asarray(values)[:, : len(lam)]
 
@@ -112,15 +113,6 @@ def in_double_precision(f: FilterAboveNoise | Filter, lam: np.ndarray, times: np
 @jax.jit
 def _evaluate(f: FilterAboveNoise | Filter, lam: jax.Array, times: jax.Array) -> jax.Array:
     return jax.vmap(lambda t: f(lam, t))(times)
-
-
-def _double_precision():  # type: ignore[no-untyped-def]
-    """Return a context in which JAX computes in double precision. Its name depends on the version of JAX."""
-    if hasattr(jax, "enable_x64"):
-        return jax.enable_x64(True)
-    from jax.experimental import enable_x64  # type: ignore[attr-defined]
-
-    return enable_x64(True)
 
 
 def _error_at(ritz: RitzValues, root: np.ndarray, f: FilterAboveNoise, dynamics: Dynamics, t: float) -> np.ndarray:

@@ -12,6 +12,7 @@ With it f(B) = U f(λ + tilt) U† to first order. Second derivatives would need
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 
 import jax
@@ -118,6 +119,15 @@ def _positive_root_jvp(primals: tuple, tangents: tuple) -> tuple:
     slopes = jnp.where(positive, 1 / jnp.where(positive, sums, 1), 0)
     turned = vectors.T @ tangents[0] @ vectors
     return (vectors * roots[None, :]) @ vectors.T, vectors @ (slopes * turned) @ vectors.T
+
+
+def double_precision() -> AbstractContextManager:
+    """Return a context in which JAX computes in double precision. Its name depends on the version of JAX."""
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    from jax.experimental import enable_x64  # type: ignore[attr-defined]
+
+    return enable_x64(True)
 
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -33,12 +33,19 @@ class KrylovSpace:
         multiply: returns rows [p, n] times B.
         rows: b, [rows, n].
         noise: how far rounding may have moved B. What is left of a block below it is rounding.
+        is_complex: whether B is.
     """
 
-    def __init__(self, multiply: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, *, noise: float = 0.0):
+    def __init__(
+        self,
+        multiply: Callable[[np.ndarray], np.ndarray],
+        rows: np.ndarray,
+        *,
+        noise: float = 0.0,
+        is_complex: bool = False,
+    ):
         self._multiply, self._noise = multiply, noise
-        self.is_complex = np.iscomplexobj(rows) or np.iscomplexobj(multiply(np.zeros((1, rows.shape[1]))))
-        self._dtype = np.complex128 if self.is_complex else np.float64
+        self._dtype = np.complex128 if is_complex or np.iscomplexobj(rows) else np.float64
         rows = rows.astype(self._dtype)
         norms = np.linalg.norm(rows, axis=1)
         units = rows / np.where(norms > 0, norms, 1)[:, None]

@@ -32,7 +32,13 @@ from tqdm.auto import tqdm
 from ntk_equiv._check import boolean, describe, positive_integer, refusal, scalar, warn_caller
 from ntk_equiv._memory import free_memory, in_bytes
 from ntk_equiv.filters import Dynamics
-from ntk_equiv.solvers._certificate import RitzValues, in_double_precision, krylov_errors, ritz_values
+from ntk_equiv.solvers._certificate import (
+    RitzValues,
+    in_double_precision,
+    krylov_errors,
+    perturbation_gain,
+    ritz_values,
+)
 from ntk_equiv.solvers._krylov import KrylovSpace
 from ntk_equiv.solvers._noise import FilterAboveNoise
 from ntk_equiv.solvers._protocols import BlockOperator, PredictionScale, SolvedBlock, SpectralFunction
@@ -43,6 +49,8 @@ ROWS_AT_A_TIME = 64
 FIRST_CHECK, BETWEEN_CHECKS = 2, 1.2
 # A linear system that is not solved after so many steps is preconditioned, by an approximation of this rank.
 STEPS_BEFORE_PRECONDITIONING, PRECONDITIONER_RANK = 32, 512
+# The part of what is allowed that may be the rounding of products: above it they are done in double precision.
+ROUNDING_IN_PRODUCTS = 0.3
 # `rtol` in units of eps of the entries, below which rounding is larger than what is asked for.
 ATTAINABLE = 8
 # How negative a Ritz value may be, in units of √eps times the largest, as for eigenvalues.
@@ -192,7 +200,7 @@ class LanczosBlock:
         """Zero, and the largest Ritz value of random rows plus its residual."""
         if self._extremes is None:
             rows = np.random.default_rng(0).standard_normal((4, self.block.shape[0]))
-            space = KrylovSpace(self._multiply, rows, noise=self.noise)
+            space = self._space(self._multiply, rows)
             while space.products < STEPS_FOR_EXTREMES and not space.is_complete:
                 space.grow()
             ritz = ritz_values(space)
@@ -220,8 +228,19 @@ class LanczosBlock:
         show = self.settings.progress and len(starts) > 1
         return (rows[at : at + ROWS_AT_A_TIME] for at in tqdm(starts, "portions of rows", disable=not show))
 
+    @property
+    def is_single(self) -> bool:
+        """Whether entries have single precision, and products can have more."""
+        return jnp.finfo(self.block.dtype).bits < 64 and hasattr(self.block, "times_rows_in_double")
+
     def _multiply(self, rows: np.ndarray) -> np.ndarray:
         return np.asarray(self.block.times_rows(rows))  # type: ignore[arg-type]
+
+    def _multiply_in_double(self, rows: np.ndarray) -> np.ndarray:
+        return self.block.times_rows_in_double(rows)  # type: ignore[attr-defined]
+
+    def _space(self, multiply: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> KrylovSpace:
+        return KrylovSpace(multiply, rows, noise=self.noise, is_complex=np.dtype(self.block.dtype).kind == "c")
 
     def _solution(self, f: SpectralFunction, times: np.ndarray, rows: np.ndarray) -> "_Solution":
         """Return what is known of these rows, after as many steps as the times need."""
@@ -251,17 +270,18 @@ class _Solution:
 
     def __init__(self, solved: LanczosBlock, rows: np.ndarray):
         self.solved, self.rows = solved, rows
-        self.space = KrylovSpace(solved._multiply, rows, noise=solved.noise)
+        self.space = solved._space(solved._multiply, rows)
+        self.in_double = False
         self.preconditioner: _Preconditioner | None = None
         self.system: _Shift = _Shift()
-        self._ritz: RitzValues | None = None
+        self._ritz: tuple[tuple[int, int], RitzValues] | None = None
 
     @property
     def ritz(self) -> RitzValues:
         """The eigenvalues of the space as it is now."""
-        if self._ritz is None or len(self._ritz.values) != len(self.space.projected):
-            self._ritz = ritz_values(self.space)
-        return self._ritz
+        if self._ritz is None or self._ritz[0] != (id(self.space), self.space.products):
+            self._ritz = (id(self.space), self.space.products), ritz_values(self.space)
+        return self._ritz[1]
 
     def apply(self, f: SpectralFunction, times: np.ndarray) -> np.ndarray:
         """Return rows times f_t(B), [T, rows, n]."""
@@ -298,12 +318,29 @@ class _Solution:
                     if self._memory_is_short():
                         return self._warn(excess, f"{self.space.products} steps, for lack of memory")
                     check = max(check + 1, int(BETWEEN_CHECKS * self.space.products))
+                    if self._needs_double(f, times, allowed):
+                        self._restart(self.solved._multiply_in_double)
+                        check = FIRST_CHECK
+                        continue
                     if self._should_precondition(times):
                         self._precondition(dynamics)
                         check = FIRST_CHECK
                         continue
                 self.space.grow()
                 bar.update()
+
+    def _needs_double(self, f: FilterAboveNoise, times: np.ndarray, allowed: np.ndarray) -> bool:
+        """Return whether the rounding of products in single precision keeps the bound above what is allowed."""
+        if self.in_double or not self.solved.is_single:
+            return False
+        values = in_double_precision(f, self.ritz.values, times)
+        alpha = np.linalg.norm(self.ritz.first[None] * values[:, None], axis=2)
+        rounding = self.solved.noise * perturbation_gain(f, times)[:, None] * alpha
+        return bool((rounding > ROUNDING_IN_PRODUCTS * allowed).any())
+
+    def _restart(self, multiply: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Forget the space, and go on with other products."""
+        self.space, self.in_double = self.solved._space(multiply, self.rows), True
 
     def _should_precondition(self, times: np.ndarray) -> bool:
         steps = STEPS_BEFORE_PRECONDITIONING
@@ -316,7 +353,7 @@ class _Solution:
         self.preconditioner = self.solved._preconditioner(dynamics.shift)
         self.system = self.preconditioner.system
         rows = self.preconditioner.apply(self.rows.astype(self.space.basis.dtype), -0.5)
-        self.space, self._ritz = KrylovSpace(self.preconditioner.multiply, rows), None
+        self.space = KrylovSpace(self.preconditioner.multiply, rows, is_complex=np.iscomplexobj(rows))
 
     def _check_positive(self) -> None:
         values = self.ritz.values

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import jax
+import numpy as np
 
 from ntk_equiv._check import describe, refusal
 from ntk_equiv.solvers._hermitian import product
@@ -81,6 +82,10 @@ class DenseBlock:
     def times_rows(self, rows: jax.Array) -> jax.Array:
         """Return rows [..., k] times the block."""
         return product(rows, self.matrix)
+
+    def times_rows_in_double(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows [..., k] times the block, in double precision on the host."""
+        return rows @ np.asarray(self.matrix)
 
     def dense(self) -> jax.Array:
         """Return the entries, [k, k]."""

@@ -10,17 +10,19 @@ Where the tiles are (in memory, on disk, nowhere until they are asked for) is th
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv.solvers._hermitian import product
+from ntk_equiv.solvers._hermitian import double_precision, product
 
 # Products under way at a time: XLA runs each of them on one core of a CPU.
 PRODUCTS_UNDER_WAY = 4
+# Rows of a tile that are brought to double precision at a time: they stay in cache.
+SLICE = 64
 
 
 class TileSource(Protocol):
@@ -54,15 +56,26 @@ class TiledBlock:
         return side, side
 
     def times_rows(self, rows: Any) -> Any:
-        """Return rows [..., k] times the block, summed up in double precision over tiles.
+        """Return rows [..., k] times the block, multiplied in the precision of the entries.
 
         NumPy arrays give a NumPy array in double precision, arrays of JAX one in their own.
         """
-        given, edges = rows, self.source.edges
-        flat = np.asarray(rows).reshape(-1, self.copies, int(edges[-1]))
-        double = np.complex128 if np.iscomplexobj(flat) or self.dtype.kind == "c" else np.float64
+        flat = np.asarray(rows)
         flat = flat.astype(jnp.promote_types(self.dtype, np.complex64) if np.iscomplexobj(flat) else self.dtype)
-        total = np.zeros(flat.shape, double)
+        total = self._multiply(flat, _times, _times_both)
+        return total if isinstance(rows, np.ndarray) else jnp.asarray(total, jnp.promote_types(rows.dtype, self.dtype))
+
+    def times_rows_in_double(self, rows: np.ndarray) -> np.ndarray:
+        """Return the same, multiplied in double precision whatever the precision of the entries is; it takes longer."""
+        rows = rows.astype(np.complex128 if np.iscomplexobj(rows) else np.float64)
+        return self._multiply(rows, _times_slices, _times_both_slices)
+
+    def _multiply(self, rows: np.ndarray, times: Callable, times_both: Callable) -> np.ndarray:
+        """Return rows times the block, summed up in double precision over tiles."""
+        edges = self.source.edges
+        flat = rows.reshape(-1, self.copies, int(edges[-1]))
+        is_complex = np.iscomplexobj(flat) or self.dtype.kind == "c"
+        total = np.zeros(flat.shape, np.complex128 if is_complex else np.float64)
 
         def part(number: int) -> np.ndarray:
             return flat[:, :, edges[number] : edges[number + 1]].reshape(len(flat), -1)
@@ -74,17 +87,14 @@ class TiledBlock:
         under_way: deque = deque()
         for i, j, tile in self.source.tiles(self.name):
             if i == j:
-                under_way.append((_times(part(i), tile), (j,)))
+                under_way.append((times(part(i), tile), (j,)))
             else:
-                under_way.append((_times_both(part(i), part(j), tile), (j, i)))
+                under_way.append((times_both(part(i), part(j), tile), (j, i)))
             if len(under_way) == PRODUCTS_UNDER_WAY:
                 _collect(under_way, add)
         while under_way:
             _collect(under_way, add)
-        total = total.reshape(given.shape)
-        return (
-            total if isinstance(given, np.ndarray) else jnp.asarray(total, jnp.promote_types(given.dtype, self.dtype))
-        )
+        return total.reshape(rows.shape)
 
     def dense(self) -> jax.Array:
         """Return the entries, [k, k], where they fit into memory."""
@@ -115,3 +125,31 @@ def _times(rows: jax.Array, tile: jax.Array) -> tuple[jax.Array]:
 @jax.jit
 def _times_both(left: jax.Array, right: jax.Array, tile: jax.Array) -> tuple[jax.Array, jax.Array]:
     return product(left, tile), product(right, tile.conj().T)
+
+
+def _times_slices(rows: np.ndarray, tile: Any) -> tuple[jax.Array]:
+    return (_times_both_slices(rows, rows[:0], tile)[0],)
+
+
+def _times_both_slices(left: np.ndarray, right: np.ndarray, tile: Any) -> tuple[jax.Array, jax.Array]:
+    """Return the products of double precision with a tile of single precision."""
+    # Only around the products: tiles may be evaluated between them, in their own precision.
+    with double_precision():
+        return _multiply_slices(left, right, tile)
+
+
+@jax.jit
+def _multiply_slices(left: jax.Array, right: jax.Array, tile: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the products, with a few rows of the tile at a time in double precision."""
+    missing = -len(tile) % SLICE
+    slices = jnp.pad(tile, ((0, missing), (0, 0))).reshape(-1, SLICE, tile.shape[1])
+    parts = jnp.pad(left, ((0, 0), (0, missing))).reshape(len(left), -1, SLICE).swapaxes(0, 1)
+
+    def add(total: jax.Array, at: tuple) -> tuple[jax.Array, jax.Array]:
+        part, rows = at
+        rows = rows.astype(jnp.promote_types(rows.dtype, jnp.float64))
+        return total + product(part, rows), product(right, rows.conj().T)
+
+    kind = jnp.promote_types(jnp.promote_types(tile.dtype, jnp.float64), left.dtype)
+    first, second = jax.lax.scan(add, jnp.zeros((len(left), tile.shape[1]), kind), (parts, slices))
+    return first, second.swapaxes(0, 1).reshape(len(right), len(tile) + missing)[:, : len(tile)]
