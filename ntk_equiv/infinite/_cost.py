@@ -70,7 +70,7 @@ class Cost(NamedTuple):
         >>> x = jnp.linspace(0.0, 1.0, 4000).reshape(1000, 4)
         >>> cost = estimate_cost(kernel_fn, augment(x, x[:, 0], reps.regular(groups.cyclic(4))), test_samples=10)
         >>> cost.pairs, cost.solver, cost.fits
-        (2540000, Eigh(), True)
+        (2042000, Eigh(), True)
     """
 
     pairs: int

@@ -181,7 +181,10 @@ def error_budget(
         return _norm_over_irreps(blocks, [jnp.linalg.norm(value, axis=-1) for value in values])
 
     alpha, eps = norms("coefficients"), float(jnp.finfo(blocks.scale.dtype).eps)
-    gain = jnp.asarray(perturbation_gain(f, np.asarray(times)), alpha.dtype)
+    spectrum = blocks.spectrum()
+    # Rounding may have moved the lowest eigenvalue too.
+    lowest = 0.0 if spectrum is None else max(0.0, float(spectrum[0] - blocks.noise))
+    gain = jnp.asarray(perturbation_gain(f, np.asarray(times), lowest=lowest), alpha.dtype)
     diagonal = jnp.max(jnp.abs(diagonal_in_portions(kernel, blocks.data.x, "ntk")))
     rounding = alpha * (blocks.noise * gain + ROUNDINGS * eps * jnp.sqrt(diagonal))
     return ErrorBudget(

@@ -74,19 +74,24 @@ def krylov_errors(
     return np.stack([_error_at(ritz, root, f, dynamics, float(t)) for t in times])
 
 
-def perturbation_gain(f: FilterAboveNoise, times: np.ndarray) -> np.ndarray:
+def perturbation_gain(f: FilterAboveNoise, times: np.ndarray, *, lowest: float = 0.0) -> np.ndarray:
     """Return how far a perturbation of the block may move b φ_t(B), [T].
 
     If every product u·(change of B) has at most the norm noise · ‖u‖, the result changes by at most noise · ‖φ_t(B)b‖
     times this number in the norm of B: the integral above, with the change of B in place of the residual. NaN for a
     filter whose dynamics are not known.
+
+    Args:
+        f: the filter.
+        times: [T].
+        lowest: a lower bound on the spectrum.
     """
     dynamics = f.filter.dynamics(f.entries)
     if dynamics is None:
         return np.full(len(times), np.nan)
     late = np.asarray(f.is_late(jnp.asarray(times, f.noise.dtype)))
-    lowest = np.where(late, float(f.noise), 0.0)
-    return np.array([_gain_of_all_times(dynamics, t, low) for t, low in zip(times, lowest, strict=True)])
+    bounds = np.where(late, max(float(f.noise), lowest), lowest)
+    return np.array([_gain_of_all_times(dynamics, t, low) for t, low in zip(times, bounds, strict=True)])
 
 
 def _gain_of_all_times(dynamics: Dynamics, t: float, lowest: float) -> float:

@@ -11,7 +11,7 @@ Where the tiles are (in memory, on disk, nowhere until they are asked for) is th
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ PRODUCTS_UNDER_WAY = 4
 SLICE = 64
 
 
+@runtime_checkable
 class TileSource(Protocol):
     """Tiles of one or several matrices that have the same ranges."""
 
