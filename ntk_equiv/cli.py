@@ -179,7 +179,11 @@ OPTIONS: dict[str, tuple] = {
     "delta": (float, None, "tolerated deviation, in units of the labels (default: a tenth of their spread)"),
     "epsilon": (float, 0.05, "probability of a larger deviation"),
     "holdout": (float, 0.2, "fraction of samples held out if there are no test samples"),
-    "max_points": (int, 1000, "most training samples to use, drawn at random"),
+    "max_points": (
+        int,
+        None,
+        "most training samples to use, drawn at random (default: as many as time and memory allow)",
+    ),
     "max_test_points": (int, 100, "most test samples to use, drawn at random"),
     "minutes": (float, 5.0, "how long it may take; fewer samples are used if all would take longer; inf for no limit"),
     "samples": (int, 10_000, "random draws for members over orbits"),

@@ -68,7 +68,7 @@ def plan(
     delta: Scalar | None = None,
     epsilon: Scalar = 0.05,
     holdout: Scalar = 0.2,
-    max_points: int = 1000,
+    max_points: int | None = None,
     max_test_points: int = 100,
     minutes: Scalar = 5.0,
     samples: int = 10_000,
@@ -106,6 +106,7 @@ def plan(
         epsilon: ε, the probability of a larger deviation.
         holdout: the fraction of samples held out if no test samples are given.
         max_points: the most training samples to use; if there are more, so many are drawn at random, as the notes say.
+            By default as many as the time and the memory allow.
         max_test_points: the most test samples.
         minutes: how long planning may take, about. The cost of a pair of samples is measured first. If all samples
             would take longer, fewer are used, as the notes say; inf sets no limit.

@@ -7,6 +7,8 @@ With n training and m test samples under a group of order g, kernels are evaluat
     errors    (2 m + v) g n           mean and variance on test samples, variance on v training samples
     orbits    2 m (1 + g) g n + …     mean and covariance on test samples and all their images
 
+In memory there are the blocks of all irreps for both kernels, 2 Σ (d n)² numbers, twice while they are solved.
+
 The cost of a pair is measured on a few of them. The cost of eigenvalue problems grows as n³ and is measured too.
 """
 
@@ -90,6 +92,14 @@ class Cost:
         pairs = self.pairs(n, m)
         return {step: FIXED_SECONDS[step] + self.pair * pairs[step] + algebra[step] for step in pairs}
 
+    def memory(self, n: int, /) -> int:
+        """Return how many bytes the blocks of n training samples take, in double precision."""
+        if not self.reduced:
+            return 4 * 8 * (self.group.order * n) ** 2
+        kinds = [(sigma.shape[1], np.iscomplexobj(sigma)) for sigma in self.group.irreps()]
+        # One of two conjugate complex irreps is enough, and takes as much as two real ones.
+        return 4 * 8 * sum(size**2 for size, _ in kinds) * n**2
+
     def _blocks(self) -> list[tuple[int, int]]:
         """Return the size of each block in units of training samples, and for how many real blocks it counts."""
         if not self.reduced:
@@ -102,13 +112,18 @@ class Cost:
         return sum(self.steps(n, m).values())
 
     def sizes(self, n: int, m: int, seconds: float, /) -> tuple[int, int]:
-        """Return the most training and test samples, up to n and m, that take no longer than `seconds`.
+        """Return the most training and test samples, up to n and m, that take no longer than `seconds` and fit.
 
         The number of test samples falls more slowly, as the square root of the number of training samples, because few
         test samples say little about errors; it stays below half of the number of training samples. At least a few
         samples of each remain, whatever they cost.
         """
-        if self.seconds(n, m) <= seconds:
+        free = free_memory()
+
+        def is_possible(n: int, m: int) -> bool:
+            return self.seconds(n, m) <= seconds and self.memory(n) <= free
+
+        if is_possible(n, m):
             return n, m
         fewest = min(n, FEWEST_SAMPLES[0]), min(m, FEWEST_SAMPLES[1])
 
@@ -119,7 +134,7 @@ class Cost:
         low, high = 0.0, 1.0
         for _ in range(40):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.seconds(*shrink(middle)) <= seconds else (low, middle)
+            low, high = (middle, high) if is_possible(*shrink(middle)) else (low, middle)
         return shrink(low)
 
 
@@ -175,7 +190,8 @@ class Budget:
             fix = "Choose a simpler network (mlp, or cnn without :gap), smaller images or a smaller group."
             raise refusal("minutes", expected=expected, got=got, fix=fix)
         all_samples, longer = _counts(cost, *problem.sizes), duration(cost.seconds(*problem.sizes))
-        reason = f"{all_samples} would take about {longer}, and {self.minutes:g} minutes are allowed (--minutes)."
+        needed = f"{all_samples} would take about {longer} and {in_bytes(cost.memory(problem.sizes[0]))}"
+        reason = f"{needed}; {self.minutes:g} minutes are allowed (--minutes), {in_bytes(free_memory())} are free."
         self.say(f"a pair of samples takes {duration(cost.pair)}")
         if (n, m) != problem.sizes:
             self.say(f"only {n} training and {m} test samples are used: {reason}")

@@ -56,7 +56,7 @@ class Settings:
     delta: float | None
     epsilon: float
     holdout: float
-    max_points: int
+    max_points: int | None
     max_test_points: int
     minutes: float
     samples: int
@@ -76,7 +76,7 @@ class Settings:
             "at": check_time(given["at"]),
             "labels": one_of(given["labels"], ("auto", "classes", "regression"), "labels"),
             "seed": _check_seed(given["seed"]),
-            "max_points": positive_integer(given["max_points"], "max_points"),
+            "max_points": None if given["max_points"] is None else positive_integer(given["max_points"], "max_points"),
             "max_test_points": positive_integer(given["max_test_points"], "max_test_points"),
             "holdout": _check_fraction(given["holdout"], "holdout", "It is the part of the samples not trained on."),
             "delta": None if given["delta"] is None else _check_delta(given["delta"]),
@@ -414,9 +414,9 @@ def _split(n: int, m: int | None, settings: Settings) -> tuple[np.ndarray, np.nd
 
 
 def _draw_at_most(
-    limit: int, indices: np.ndarray, what: str, option: str, rng: np.random.Generator
+    limit: int | None, indices: np.ndarray, what: str, option: str, rng: np.random.Generator
 ) -> tuple[np.ndarray, Notes]:
-    if len(indices) <= limit:
+    if limit is None or len(indices) <= limit:
         return indices, []
     note = f"Only {limit} of {len(indices)} {what} samples are used, drawn at random ({option})."
     return np.sort(rng.permutation(indices)[:limit]), [f"{note} All results are about these."]
