@@ -251,19 +251,35 @@ def solve_blocks(
             if storage is None
             else _tiled_blocks(kernel, data, solver, irreps, new, get)
         )
+        solved = _solve_new(solver, data, matrices, {number: irreps[number] for number in new}, labels, inverse_shift)
     blocks = {}
     for number in wanted:
         block = known.get(number)
         if block is None:
-            scale = _prediction_scale(data, matrices, irreps[number], labels)
-            with refusing_tracers(repr(solver)):
-                theta = matrices.theta(number)
-                solved = solver.solve(theta, noise=matrices.noise, inverse_shift=inverse_shift, scale=scale)
-            block = GramBlock(solved, _labels_in_basis(solved, irreps[number], labels), None)
+            basis = solved[number]
+            block = GramBlock(basis, _labels_in_basis(basis, irreps[number], labels), None)
         blocks[number] = dataclasses.replace(block, nngp=matrices.other(number)) if len(get) > 1 else block
     found = GramBlocks(data, blocks, matrices.scale, matrices.noise)
     _check_positive(found)
     return found
+
+
+def _solve_new(
+    solver: Solver,
+    data: TrainingSet,
+    matrices: "_Matrices",
+    irreps: Mapping[int, WeightedIrrep],
+    labels: jax.Array,
+    inverse_shift: float | None,
+) -> dict[int, SolvedBlock]:
+    """Return the solved blocks of some irreps, at the same time where the solver can do that."""
+    shared: dict[str, Any] = {"noise": matrices.noise, "inverse_shift": inverse_shift}
+    if hasattr(solver, "solve_several"):
+        return dict(
+            zip(irreps, solver.solve_several([matrices.theta(number) for number in irreps], **shared), strict=True)
+        )
+    scales = {number: _prediction_scale(data, matrices, irrep, labels) for number, irrep in irreps.items()}
+    return {number: solver.solve(matrices.theta(number), scale=scales[number], **shared) for number in irreps}
 
 
 class _Matrices(NamedTuple):
