@@ -80,7 +80,7 @@ def in_double_precision(f: FilterAboveNoise | Filter, lam: np.ndarray, times: np
     size = 1 << max(4, (len(lam) - 1).bit_length())
     padded = np.ones(size)
     padded[: len(lam)] = np.maximum(lam, 0)
-    with _double_precision():
+    with double_precision():
         values = _evaluate(f, padded, np.asarray(times, float))
     return np.asarray(values)[:, : len(lam)]
 
@@ -90,7 +90,7 @@ def _evaluate(f: FilterAboveNoise | Filter, lam: jax.Array, times: jax.Array) ->
     return jax.vmap(lambda t: f(lam, t))(times)
 
 
-def _double_precision():  # type: ignore[no-untyped-def]
+def double_precision():  # type: ignore[no-untyped-def]
     """Return a context in which JAX computes in double precision. Its name depends on the version of JAX."""
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(True)

@@ -33,7 +33,7 @@ from ntk_equiv._check import boolean, describe, positive_integer, refusal, scala
 from ntk_equiv._memory import free_memory, in_bytes
 from ntk_equiv.filters import Dynamics
 from ntk_equiv.solvers._certificate import RitzValues, in_double_precision, krylov_errors, ritz_values
-from ntk_equiv.solvers._krylov import KrylovSpace
+from ntk_equiv.solvers._krylov import KrylovSpace, keep_own
 from ntk_equiv.solvers._noise import FilterAboveNoise
 from ntk_equiv.solvers._protocols import BlockOperator, PredictionScale, SolvedBlock, SpectralFunction
 
@@ -161,6 +161,8 @@ class LanczosBlock:
 
     def __init__(self, block: BlockOperator, settings: Lanczos, noise: float, scale: PredictionScale):
         self.block, self.settings, self.noise, self.scale = block, settings, noise, scale
+        # Processes that share a block must take the same number of steps.
+        self.agree_on = getattr(block, "agree_on", keep_own)
         self._spaces: dict[bytes, _Solution] = {}
         self._preconditioners: dict[float, _Preconditioner] = {}
         self._extremes: tuple[jax.Array, jax.Array] | None = None
@@ -192,7 +194,7 @@ class LanczosBlock:
         """Zero, and the largest Ritz value of random rows plus its residual."""
         if self._extremes is None:
             rows = np.random.default_rng(0).standard_normal((4, self.block.shape[0]))
-            space = KrylovSpace(self._multiply, rows, noise=self.noise)
+            space = KrylovSpace(self._multiply, rows, noise=self.noise, agree_on=self.agree_on)
             while space.products < STEPS_FOR_EXTREMES and not space.is_complete:
                 space.grow()
             ritz = ritz_values(space)
@@ -251,7 +253,7 @@ class _Solution:
 
     def __init__(self, solved: LanczosBlock, rows: np.ndarray):
         self.solved, self.rows = solved, rows
-        self.space = KrylovSpace(solved._multiply, rows, noise=solved.noise)
+        self.space = KrylovSpace(solved._multiply, rows, noise=solved.noise, agree_on=solved.agree_on)
         self.preconditioner: _Preconditioner | None = None
         self.system: _Shift = _Shift()
         self._ritz: RitzValues | None = None
@@ -289,13 +291,13 @@ class _Solution:
             while True:
                 if self.space.products >= check or self.space.is_complete or self.space.products >= limit:
                     self._check_positive()
-                    excess = np.max(self.errors(f, times) / np.maximum(allowed, np.finfo(float).tiny), initial=0)
+                    excess, memory_is_short = self._state(f, times, allowed)
                     bar.set_postfix_str(f"bound at {excess:.2g} of what is allowed")
                     if excess <= 1 or self.space.is_complete:
                         return
                     if self.space.products >= limit:
                         return self._warn(excess, f"{settings.max_steps} steps (`max_steps`)")
-                    if self._memory_is_short():
+                    if memory_is_short:
                         return self._warn(excess, f"{self.space.products} steps, for lack of memory")
                     check = max(check + 1, int(BETWEEN_CHECKS * self.space.products))
                     if self._should_precondition(times):
@@ -316,7 +318,8 @@ class _Solution:
         self.preconditioner = self.solved._preconditioner(dynamics.shift)
         self.system = self.preconditioner.system
         rows = self.preconditioner.apply(self.rows.astype(self.space.basis.dtype), -0.5)
-        self.space, self._ritz = KrylovSpace(self.preconditioner.multiply, rows), None
+        self.space = KrylovSpace(self.preconditioner.multiply, rows, agree_on=self.solved.agree_on)
+        self._ritz = None
 
     def _check_positive(self) -> None:
         values = self.ritz.values
@@ -326,8 +329,12 @@ class _Solution:
             got = f"an eigenvalue of at most {values.min():.3g} where the largest is {values.max():.3g}"
             raise refusal("kernel_fn", expected="positive semidefinite", got=got, fix=fix)
 
-    def _memory_is_short(self) -> bool:
-        return self.space.memory > free_memory()
+    def _state(self, f: FilterAboveNoise, times: np.ndarray, allowed: np.ndarray) -> tuple[float, bool]:
+        """Return the bound, relative to what is allowed, and whether there is no memory for as many steps again."""
+        excess = np.max(self.errors(f, times) / np.maximum(allowed, np.finfo(float).tiny), initial=0)
+        memory_is_short = self.space.memory > free_memory()
+        ((excess, memory_is_short),) = self.solved.agree_on(np.array([excess, memory_is_short]))
+        return float(excess), bool(memory_is_short)
 
     def _warn(self, excess: float, when: str) -> None:
         settings = self.solved.settings
