@@ -45,6 +45,7 @@ from ntk_equiv.solvers import (
     SolvedBlock,
     Solver,
     noise_level,
+    refuse_tracers,
     refusing_tracers,
 )
 

@@ -127,6 +127,9 @@ class KernelTiles:
         counts = [jax.tree.leaves(x)[0].shape[0] for x in (left, right)]
         sizes = [min(self.piece, count) for count in counts]
         numbers = tuple(math.ceil(count / size) for count, size in zip(counts, sizes, strict=True))
+        if self.device is not None:
+            # A program is compiled for each device and each shape: one shape is enough.
+            sizes, numbers = [self.piece] * 2, (self.pieces,) * 2
         x = [_fill(x, size * number) for x, size, number in zip((left, right), sizes, numbers, strict=True)]
         frame = dataclasses.replace(self.data, x=None, y=self.data.y[:1])
         sums = sum_over_group(self.kernel, frame, *x, dict(self.weights), numbers)

@@ -11,7 +11,7 @@ Where the tiles are (in memory, on disk, nowhere until they are asked for) is th
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from ntk_equiv.solvers._hermitian import product
 PRODUCTS_UNDER_WAY = 4
 
 
+@runtime_checkable
 class TileSource(Protocol):
     """Tiles of one or several matrices that have the same ranges."""
 
