@@ -36,7 +36,7 @@ from ntk_equiv._memory import check_fits
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import SplitKernel
 from ntk_equiv.groups import FiniteGroup
-from ntk_equiv.infinite._tiles import KernelTiles, diagonal_in_portions, keep_tiles
+from ntk_equiv.infinite._tiles import KernelTiles, diagonal_in_portions, keep_blocks
 from ntk_equiv.infinite._training_set import TrainingSet
 from ntk_equiv.solvers import (
     BlockOperator,
@@ -44,7 +44,6 @@ from ntk_equiv.solvers import (
     PredictionScale,
     SolvedBlock,
     Solver,
-    TiledBlock,
     noise_level,
     refuse_tracers,
     refusing_tracers,
@@ -340,16 +339,15 @@ def _tiled_blocks(
     check_positions(first.shape, data)
     wanted = [(get[0], number) for number in new] + [(name, number) for name in get[1:] for number in irreps]
     weights = {f"{name}-{number}": irreps[number].matrices(first.dtype).conj() for name, number in wanted}
-    source = keep_tiles(KernelTiles.plan(kernel, data, weights), solver)
-
-    def block(name: str, number: int) -> BlockOperator:
-        weight = weights[f"{name}-{number}"]
-        return TiledBlock(source, f"{name}-{number}", weight.shape[1], weight.dtype)
-
+    blocks = keep_blocks(KernelTiles.plan(kernel, data, weights), solver)
     diagonal = jnp.max(diagonal_in_portions(kernel, data.x, get[0]))
     # Entries are at most as large as the largest on the diagonal, so this bounds every eigenvalue.
     scale = data.size * diagonal
     noise = noise_level(scale, diagonal, data.size, solver_eps=solver.precision(scale))
+
+    def block(name: str, number: int) -> BlockOperator:
+        return blocks[f"{name}-{number}"]
+
     return _Matrices(partial(block, get[0]), partial(block, get[-1]), scale, diagonal, noise)
 
 
