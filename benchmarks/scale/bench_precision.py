@@ -13,8 +13,13 @@ import tempfile
 import time
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from large_problems import fashion_problem
 from measuring import Found, report
+
+from ntk_equiv import InfiniteEnsemble, solvers
 
 TIMES, TESTED, RTOL = (1e4, 1e5, 1e6, 1e7, 1e8), 1000, 1e-4
 CASES = [("mlp", 1000), ("mlp", 4000), ("cnn", 1000), ("cnn", 4000)]
@@ -64,7 +69,5 @@ if __name__ == "__main__":
         for bits in (64, 32):
             path = folder / f"{kind}-{images}-{bits}.npz"
             if not path.exists():
-                subprocess.run(
-                    [sys.executable, __file__, kind, str(images), str(bits), str(path)], check=True, env=os.environ
-                )
+                subprocess.run([sys.executable, __file__, kind, str(images), str(bits), str(path)], check=True)
         compare(kind, images, folder)
