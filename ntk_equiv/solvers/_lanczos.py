@@ -234,7 +234,7 @@ class LanczosBlock:
         return jnp.finfo(self.block.dtype).bits < 64 and hasattr(self.block, "times_rows_in_double")
 
     def _multiply(self, rows: np.ndarray) -> np.ndarray:
-        return np.asarray(self.block.times_rows(rows))  # type: ignore[arg-type]
+        return np.asarray(self.block.times_rows(rows))
 
     def _multiply_in_double(self, rows: np.ndarray) -> np.ndarray:
         return self.block.times_rows_in_double(rows)  # type: ignore[attr-defined]
@@ -286,7 +286,7 @@ class _Solution:
     def apply(self, f: SpectralFunction, times: np.ndarray) -> np.ndarray:
         """Return rows times f_t(B), [T, rows, n]."""
         ritz = self.ritz
-        values = in_double_precision(self.system.function(f), ritz.values, times)  # type: ignore[arg-type]
+        values = in_double_precision(self.system.function(f), ritz.values, times)
         rows = np.einsum("ck,tk,jk->tcj", ritz.first, values, ritz.vectors.conj(), optimize=True) @ self.space.basis
         return rows if self.preconditioner is None else self.preconditioner.apply(rows, -0.5)
 
