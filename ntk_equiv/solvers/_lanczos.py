@@ -190,7 +190,8 @@ class LanczosBlock:
         flat, at = np.asarray(rows).reshape(-1, rows.shape[-1]), np.asarray(times, float)
         parts = [self._solution(f, at, part).apply(f, at) for part in self._portions(flat)]
         values = np.concatenate([np.zeros((len(at), 0, flat.shape[1])), *parts], axis=1)
-        return jnp.asarray(values, rows.dtype).reshape(len(at), *rows.shape)
+        dtype = jnp.promote_types(rows.dtype, jnp.complex64) if np.iscomplexobj(values) else rows.dtype
+        return jnp.asarray(values, dtype).reshape(len(at), *rows.shape)
 
     def diagonal(self, f: SpectralFunction, times: jax.Array) -> None:
         """Return None: the matrix is not diagonal in this basis."""
