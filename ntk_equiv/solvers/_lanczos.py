@@ -249,7 +249,8 @@ class LanczosBlock:
         assert isinstance(f, FilterAboveNoise)
         ended = bool(np.isinf(times).all())
         # Where only the end of training is wanted, the space may be that of a preconditioned system, and no other.
-        key = hashlib.blake2b(rows.tobytes() + (str(dynamics.shift).encode() if ended else b"")).digest()
+        kind = f"{rows.dtype} {rows.shape} {dynamics.shift if ended else 'any'}"
+        key = hashlib.blake2b(kind.encode() + rows.tobytes()).digest()
         found = self._spaces.pop(key, None) or _Solution(self, rows)
         self._spaces[key] = found
         for oldest in list(self._spaces)[:-SPACES_KEPT]:
