@@ -290,7 +290,15 @@ class _Solution:
         ritz = self.ritz
         values = in_double_precision(self.system.function(f), ritz.values, times)
         rows = np.einsum("ck,tk,jk->tcj", ritz.first, values, ritz.vectors.conj(), optimize=True) @ self.space.basis
-        return rows if self.preconditioner is None else self.preconditioner.apply(rows, -0.5)
+        if self.preconditioner is None:
+            return rows
+        assert isinstance(f, FilterAboveNoise)
+        # A preconditioned system gives an inverse, φ itself; its other parts follow by one product.
+        coefficients = self.preconditioner.apply(rows, -0.5)
+        if f.part in ("coefficients", "cut"):
+            return coefficients if f.part == "coefficients" else np.zeros_like(coefficients)
+        fit = self.solved._multiply(coefficients.reshape(-1, rows.shape[-1])).reshape(rows.shape)
+        return fit if f.part == "fit" else self.rows - fit
 
     def errors(self, f: SpectralFunction, times: np.ndarray) -> np.ndarray:
         """Return a bound on √(e B e†), [T, rows]."""
