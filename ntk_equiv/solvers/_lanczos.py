@@ -117,6 +117,9 @@ class Lanczos:
             raise refusal("rtol", expected="positive unless `atol` is", got=repr(self.rtol), fix=fix)
         if self.max_steps is not None:
             positive_integer(self.max_steps, "max_steps")
+            if self.max_steps < 2:
+                fix = "The first product only starts the Krylov space."
+                raise refusal("max_steps", expected="at least 2", got=repr(self.max_steps), fix=fix)
         if not isinstance(self.storage, str | Path) or not str(self.storage):
             fix = 'Pass "memory", "recompute", or the path of a folder.'
             raise refusal("storage", expected="a place for tiles", got=describe(self.storage), fix=fix, kind=TypeError)
