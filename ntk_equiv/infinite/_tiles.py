@@ -364,4 +364,4 @@ def _as_matrices(sums: dict[str, jax.Array], diagonal: bool) -> dict[str, jax.Ar
 
 @jax.jit
 def _is_finite(tiles: dict[str, jax.Array]) -> jax.Array:
-    return jnp.all(jnp.stack([jnp.isfinite(jnp.sum(tile)) for tile in tiles.values()]))
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(tile)) for tile in tiles.values()]))
