@@ -389,6 +389,17 @@ def first_orbit(data: TrainingSet) -> np.ndarray:
     return np.asarray(jax.tree.leaves(first.samples())[0])
 
 
+def _orbit_of_noise(data: TrainingSet) -> np.ndarray:
+    """Return a random sample under all elements, by which another action of the same group is noticed.
+
+    The training samples would not do: another action may leave them as they are.
+    """
+    rng = np.random.default_rng(0)
+    noise = jax.tree.map(lambda leaf: jnp.asarray(rng.standard_normal((1, *leaf.shape[1:])), leaf.dtype), data.x)
+    moved = dataclasses.replace(data, x=noise).samples()
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(moved)])
+
+
 def _identity(plan: KernelTiles) -> dict[str, Any]:
     """Return what a folder of tiles is of, in words that tell it from others."""
     data = plan.data
@@ -400,7 +411,7 @@ def _identity(plan: KernelTiles) -> dict[str, Any]:
         "version of ntk-equiv": version("ntk-equiv"),
         "samples": digest_of_samples(data),
         "group": "none" if data.group is None else data.group.label,
-        "action": hashlib.sha256(first_orbit(data).tobytes()).hexdigest()[:16],
+        "action": hashlib.sha256(_orbit_of_noise(data).tobytes()).hexdigest()[:16],
         # Few digits: another version of JAX may round differently.
         "kernel": [f"{value:.3e}" for part in probe for value in np.asarray(part).ravel()[:8].tolist()],
         "precision": str(next(iter(plan.weights.values())).real.dtype),
@@ -506,4 +517,4 @@ def _as_matrices(sums: dict[str, jax.Array], diagonal: bool) -> dict[str, jax.Ar
 
 @jax.jit
 def _is_finite(tiles: dict[str, jax.Array]) -> jax.Array:
-    return jnp.all(jnp.stack([jnp.isfinite(jnp.sum(tile)) for tile in tiles.values()]))
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(tile)) for tile in tiles.values()]))

@@ -27,10 +27,11 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
-from ntk_equiv.filters import Dynamics, Filter
+from ntk_equiv.filters import Dynamics
 from ntk_equiv.solvers._hermitian import double_precision
 from ntk_equiv.solvers._krylov import KrylovSpace
 from ntk_equiv.solvers._noise import FilterAboveNoise
+from ntk_equiv.solvers._protocols import SpectralFunction
 
 # The integral is cut into pieces that halve towards both ends, and each has so many nodes of Gauss's rule.
 PIECES, NODES = (30, 40), 4
@@ -104,7 +105,7 @@ def _gain_of_all_times(dynamics: Dynamics, t: float, lowest: float) -> float:
     return float(np.sqrt(np.pi / (2 * np.e * decay)) * scipy.special.erf(np.sqrt(decay * elapsed)))
 
 
-def in_double_precision(f: FilterAboveNoise | Filter, lam: np.ndarray, times: np.ndarray) -> np.ndarray:
+def in_double_precision(f: SpectralFunction, lam: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Return f at all times and eigenvalues, [T, k], in double precision whatever the setting of JAX is."""
     # Krylov spaces grow, and a program is compiled for each shape: few shapes make few programs.
     size = 1 << max(4, (len(lam) - 1).bit_length())
@@ -116,7 +117,7 @@ def in_double_precision(f: FilterAboveNoise | Filter, lam: np.ndarray, times: np
 
 
 @jax.jit
-def _evaluate(f: FilterAboveNoise | Filter, lam: jax.Array, times: jax.Array) -> jax.Array:
+def _evaluate(f: SpectralFunction, lam: jax.Array, times: jax.Array) -> jax.Array:
     return jax.vmap(lambda t: f(lam, t))(times)
 
 

@@ -130,7 +130,7 @@ def double_precision() -> AbstractContextManager:
     return enable_x64(True)
 
 
-def product(a: jax.Array, b: jax.Array) -> jax.Array:
+def product(a: jax.Array | np.ndarray, b: jax.Array) -> jax.Array:
     """Return the product of two matrices; of complex ones as three real products instead of four."""
     if not (jnp.iscomplexobj(a) and jnp.iscomplexobj(b)):
         return a @ b

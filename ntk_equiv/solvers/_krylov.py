@@ -105,9 +105,25 @@ class KrylovSpace:
         self.projected = T
         size = np.abs(np.diagonal(T)).max()
         rounding = max(self._noise, 8 * np.finfo(np.float64).eps * size)
-        self.following, self.coupling = self._agree_on(*_orthonormal_rows(rest, rounding))
+        self.following, self.coupling = _orthonormal_rows(rest, rounding)
+        self._clean_following(size)
+        self.following, self.coupling = self._agree_on(self.following, self.coupling)
         self._image = self._multiply_following()
         self.products += 1
+
+    def _clean_following(self, size: float) -> None:
+        """Make the following block orthogonal once more if some row of it was little more than rounding.
+
+        What rounding has left in such a row of the rows before it grew when the row was divided by its norm.
+        """
+        smallest = np.linalg.svd(self.coupling, compute_uv=False).min(initial=np.inf)
+        if smallest > np.finfo(np.float64).eps ** 0.5 * size:
+            return
+        basis = self.basis
+        rest = self.following - (self.following @ basis.conj().T) @ basis
+        # Rows of which less than half is new are rounding altogether.
+        self.following, change = _orthonormal_rows(rest, 0.5)
+        self.coupling = self.coupling @ change
 
     def _multiply_following(self) -> np.ndarray:
         if self.is_complete:

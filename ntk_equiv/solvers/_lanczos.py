@@ -117,6 +117,9 @@ class Lanczos:
             raise refusal("rtol", expected="positive unless `atol` is", got=repr(self.rtol), fix=fix)
         if self.max_steps is not None:
             positive_integer(self.max_steps, "max_steps")
+            if self.max_steps < 2:
+                fix = "The first product only starts the Krylov space."
+                raise refusal("max_steps", expected="at least 2", got=repr(self.max_steps), fix=fix)
         if not isinstance(self.storage, str | Path) or not str(self.storage):
             fix = 'Pass "memory", "recompute", or the path of a folder.'
             raise refusal("storage", expected="a place for tiles", got=describe(self.storage), fix=fix, kind=TypeError)
@@ -192,7 +195,8 @@ class LanczosBlock:
         flat, at = np.asarray(rows).reshape(-1, rows.shape[-1]), np.asarray(times, float)
         parts = [self._solution(f, at, part).apply(f, at) for part in self._portions(flat)]
         values = np.concatenate([np.zeros((len(at), 0, flat.shape[1])), *parts], axis=1)
-        return jnp.asarray(values, rows.dtype).reshape(len(at), *rows.shape)
+        dtype = jnp.promote_types(rows.dtype, jnp.complex64) if np.iscomplexobj(values) else rows.dtype
+        return jnp.asarray(values, dtype).reshape(len(at), *rows.shape)
 
     def diagonal(self, f: SpectralFunction, times: jax.Array) -> None:
         """Return None: the matrix is not diagonal in this basis."""
@@ -236,7 +240,7 @@ class LanczosBlock:
         return jnp.finfo(self.block.dtype).bits < 64 and hasattr(self.block, "times_rows_in_double")
 
     def _multiply(self, rows: np.ndarray) -> np.ndarray:
-        return np.asarray(self.block.times_rows(rows))  # type: ignore[arg-type]
+        return np.asarray(self.block.times_rows(rows))
 
     def _multiply_in_double(self, rows: np.ndarray) -> np.ndarray:
         return self.block.times_rows_in_double(rows)  # type: ignore[attr-defined]
@@ -251,7 +255,8 @@ class LanczosBlock:
         assert isinstance(f, FilterAboveNoise)
         ended = bool(np.isinf(times).all())
         # Where only the end of training is wanted, the space may be that of a preconditioned system, and no other.
-        key = hashlib.blake2b(rows.tobytes() + (str(dynamics.shift).encode() if ended else b"")).digest()
+        kind = f"{rows.dtype} {rows.shape} {dynamics.shift if ended else 'any'}"
+        key = hashlib.blake2b(kind.encode() + rows.tobytes()).digest()
         found = self._spaces.pop(key, None) or _Solution(self, rows)
         self._spaces[key] = found
         for oldest in list(self._spaces)[:-SPACES_KEPT]:
@@ -289,9 +294,17 @@ class _Solution:
     def apply(self, f: SpectralFunction, times: np.ndarray) -> np.ndarray:
         """Return rows times f_t(B), [T, rows, n]."""
         ritz = self.ritz
-        values = in_double_precision(self.system.function(f), ritz.values, times)  # type: ignore[arg-type]
+        values = in_double_precision(self.system.function(f), ritz.values, times)
         rows = np.einsum("ck,tk,jk->tcj", ritz.first, values, ritz.vectors.conj(), optimize=True) @ self.space.basis
-        return rows if self.preconditioner is None else self.preconditioner.apply(rows, -0.5)
+        if self.preconditioner is None:
+            return rows
+        assert isinstance(f, FilterAboveNoise)
+        # A preconditioned system gives an inverse, φ itself; its other parts follow by one product.
+        coefficients = self.preconditioner.apply(rows, -0.5)
+        if f.part in ("coefficients", "cut"):
+            return coefficients if f.part == "coefficients" else np.zeros_like(coefficients)
+        fit = self.solved._multiply(coefficients.reshape(-1, rows.shape[-1])).reshape(rows.shape)
+        return fit if f.part == "fit" else self.rows - fit
 
     def errors(self, f: SpectralFunction, times: np.ndarray) -> np.ndarray:
         """Return a bound on √(e B e†), [T, rows]."""
@@ -363,7 +376,8 @@ class _Solution:
     def _check_positive(self) -> None:
         values = self.ritz.values
         rounding = NEGATIVE * float(jnp.finfo(self.solved.block.dtype).eps) ** 0.5 * np.abs(values).max(initial=0)
-        if values.min(initial=0) < -rounding:
+        # The whole block may be nothing but rounding, where symmetry makes the kernel vanish.
+        if values.min(initial=0) < -max(rounding, self.solved.noise):
             fix = "Its Gram matrix on the training samples has such an eigenvalue; rounding alone does not explain it."
             got = f"an eigenvalue of at most {values.min():.3g} where the largest is {values.max():.3g}"
             raise refusal("kernel_fn", expected="positive semidefinite", got=got, fix=fix)

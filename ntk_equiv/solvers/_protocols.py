@@ -44,8 +44,8 @@ class BlockOperator(Protocol):
     def dtype(self) -> Any:
         """The type of the entries, real or complex."""
 
-    def times_rows(self, rows: jax.Array) -> jax.Array:
-        """Return rows [..., k] times the block."""
+    def times_rows(self, rows: Any) -> Any:
+        """Return rows [..., k], arrays of JAX or of NumPy, times the block."""
 
     def dense(self) -> jax.Array:
         """Return the entries, [k, k], where they fit into memory."""
@@ -79,7 +79,7 @@ class DenseBlock:
         """The type of the entries, real or complex."""
         return self.matrix.dtype
 
-    def times_rows(self, rows: jax.Array) -> jax.Array:
+    def times_rows(self, rows: Any) -> jax.Array:
         """Return rows [..., k] times the block."""
         return product(rows, self.matrix)
 

@@ -79,7 +79,8 @@ class TiledBlock:
         total = np.zeros(flat.shape, np.complex128 if is_complex else np.float64)
 
         def part(number: int) -> np.ndarray:
-            return flat[:, :, edges[number] : edges[number + 1]].reshape(len(flat), -1)
+            start, stop = edges[number : number + 2]
+            return flat[:, :, start:stop].reshape(len(flat), self.copies * int(stop - start))
 
         def add(number: int, values: jax.Array) -> None:
             into = total[:, :, edges[number] : edges[number + 1]]

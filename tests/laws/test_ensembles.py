@@ -1,4 +1,4 @@
-"""What must hold for every infinite ensemble: reduced ≡ dense, and Theorem "Emergent Equivariance".
+"""What must hold for every infinite ensemble: reduced ≡ dense ≡ Lanczos, and Theorem "Emergent Equivariance".
 
 The rows pair groups, representations, architectures, filters and times so that every one of them occurs; sizes are
 tiny, since compiling is what takes time.
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ntk_equiv import InfiniteEnsemble, augment, datasets, filters, groups, theorems
+from ntk_equiv import InfiniteEnsemble, augment, datasets, filters, groups, solvers, theorems
 from tests.cases import CASES
 from tests.tolerances import REDUCTION, assert_close
 
@@ -41,13 +41,17 @@ def laws(kernel_fn, train, filter, x, t, reduction, method):
 
 
 @pytest.mark.parametrize(("name", "filter", "times", "reduction"), ROWS, ids=[row[0] for row in ROWS])
-def test_reduced_equals_dense(name, filter, times, reduction):
+def test_reduced_equals_dense_equals_lanczos(name, filter, times, reduction):
     case = CASES[name]
     train, x, t = case.labelled(3), case.action.data(2, seed=5), jnp.asarray(times, float)
     reduced, dense = (laws(case.kernel_fn, train, filter, x, t, reduction, method) for method in ("reduced", "dense"))
     assert InfiniteEnsemble(case.kernel_fn, train, filter, reduction=reduction).method == "reduced"
     for ours, whole in zip(reduced, dense, strict=True):
         assert_close(ours, whole, REDUCTION)
+    ens = InfiniteEnsemble(case.kernel_fn, train, filter, reduction=reduction, solver=solvers.Lanczos(1e-12))
+    # Covariances by Lanczos are compared in `tests/infinite/test_tiles.py`, where less has to be compiled.
+    assert_close(ens.mean(x, t), reduced[0], REDUCTION)
+    assert_close(ens.coefficients(t), reduced[3], REDUCTION)
     mean, cov = reduced[:2]
     assert mean.shape == (len(times), 2, *train.y.shape[1:])
     assert np.isfinite(cov).all()

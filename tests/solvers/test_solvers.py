@@ -14,9 +14,11 @@ from tests.solvers.tridiagonal import Tridiagonal
 from tests.tolerances import REDUCTION, assert_close
 
 INF = float("inf")
-SOLVERS = {"Eigh": solvers.Eigh(), "tridiagonal": Tridiagonal()}
+SOLVERS = {"Eigh": solvers.Eigh(), "tridiagonal": Tridiagonal(), "Lanczos": solvers.Lanczos(rtol=1e-12)}
 # Those without an error but rounding.
 EXACT = [solvers.Eigh(), Tridiagonal()]
+# Those that know all eigenvalues, or at least their product.
+WITH_DETERMINANT = EXACT
 FILTERS = {
     "flow": (filters.gradient_flow(0.7), (0.0, 0.4, 30.0)),
     "descent": (filters.gradient_descent(0.1), (0, 3, 200)),
@@ -70,7 +72,11 @@ def test_what_a_solved_block_knows(solver):
     if solved.spectrum is not None:
         assert_close(solved.spectrum, np.sort(lam))
         assert_close(solved.diagonal(filters.converged(), jnp.array([INF]))[0], 1 / np.sort(lam))
-    assert_close(solved.log_determinant(0.5), np.log(lam + 0.5).sum())
+    if solver in WITH_DETERMINANT:
+        assert_close(solved.log_determinant(0.5), np.log(lam + 0.5).sum())
+    else:
+        with pytest.raises(ValueError, match=r"knows all eigenvalues.*solvers\.Eigh"):
+            solved.log_determinant(0.5)
     other, _, _ = hermitian(7, True)
     rows = jnp.asarray(RNG.standard_normal((2, 7)) + 0j)
     there = solved.matrix_in_basis(DenseBlock(jnp.asarray(other))).times_rows(solved.to_basis(rows))
@@ -103,7 +109,6 @@ def everything(ens, t):
         ens.coefficients(t),
         posterior.mean,
         posterior.cov,
-        ens.log_marginal_likelihood(noise=0.1),
     ]
 
 
@@ -115,6 +120,11 @@ def test_every_solver_gives_the_same_ensemble(solver, method, name, t):
     ours, exact = (InfiniteEnsemble(KERNEL_FN, TRAIN, filter, method=method, solver=chosen) for chosen in both)
     for one, other in zip(everything(ours, t), everything(exact, t), strict=True):
         assert_close(one, other, REDUCTION)
+    if SOLVERS[solver] in WITH_DETERMINANT:
+        assert_close(*(ens.log_marginal_likelihood(noise=0.1) for ens in (ours, exact)), REDUCTION)
+    else:
+        with pytest.raises(ValueError, match=r"`solver` must be one that knows all eigenvalues.*solvers\.Eigh"):
+            ours.log_marginal_likelihood(noise=0.1)
 
 
 def test_the_error_of_a_solver_is_bounded_at_every_sample():
@@ -130,13 +140,18 @@ def test_the_error_of_a_solver_is_bounded_at_every_sample():
         assert error.max() > bound.max() / 20  # it is not loose, either
 
 
-def test_a_rate_is_checked_by_any_solver():
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+def test_a_rate_is_checked_by_any_solver(solver):
     with pytest.raises(ValueError, match="at most"):
-        InfiniteEnsemble(KERNEL_FN, TRAIN, filters.gradient_descent(9.0), solver=Tridiagonal())
+        InfiniteEnsemble(KERNEL_FN, TRAIN, filters.gradient_descent(9.0), solver=solver)
 
 
-def test_what_a_solver_does_not_know_is_refused(tmp_path):
-    ens = InfiniteEnsemble(KERNEL_FN, TRAIN, solver=Tridiagonal())
+WITHOUT_SPECTRUM = [name for name in SOLVERS if name != "Eigh"]
+
+
+@pytest.mark.parametrize("solver", WITHOUT_SPECTRUM)
+def test_what_a_solver_does_not_know_is_refused(solver, tmp_path):
+    ens = InfiniteEnsemble(KERNEL_FN, TRAIN, solver=SOLVERS[solver])
     with pytest.raises(ValueError, match="knows the spectrum"):
         _ = ens.spectrum
     with pytest.raises(ValueError, match="can be stored"):
@@ -144,12 +159,15 @@ def test_what_a_solver_does_not_know_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_solver_outside_of_jax_is_refused_where_values_are_traced():
-    ens = InfiniteEnsemble(KERNEL_FN, TRAIN, solver=Tridiagonal())
+@pytest.mark.parametrize("solver", WITHOUT_SPECTRUM)
+def test_a_solver_outside_of_jax_is_refused_where_values_are_traced(solver):
+    solver = SOLVERS[solver]
+    ens = InfiniteEnsemble(KERNEL_FN, TRAIN, solver=solver)
     for call in (
         lambda: jax.jit(lambda x: ens.var(x, 1.0))(X_TEST),
         lambda: jax.grad(lambda t: ens.mean(X_TEST, t).sum())(1.0),
-        lambda: jax.jit(lambda x: InfiniteEnsemble(KERNEL_FN, (x, Y), method="dense", solver=Tridiagonal()).y)(X),
+        lambda: jax.jit(lambda x: InfiniteEnsemble(KERNEL_FN, (x, Y), method="dense", solver=solver).y)(X),
+        lambda: jax.jit(lambda x: ens.sample(jax.random.key(0), x, jnp.array([0.5, 1.0])))(X_TEST),
     ):
         with pytest.raises(TypeError, match="`solver` must be one that JAX can trace"):
             call()
