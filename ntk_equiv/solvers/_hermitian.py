@@ -133,6 +133,6 @@ def double_precision() -> AbstractContextManager:
 def product(a: jax.Array | np.ndarray, b: jax.Array) -> jax.Array:
     """Return the product of two matrices; of complex ones as three real products instead of four."""
     if not (jnp.iscomplexobj(a) and jnp.iscomplexobj(b)):
-        return a @ b
+        return jnp.matmul(a, b)
     real, imag = a.real @ b.real, a.imag @ b.imag
     return jax.lax.complex(real - imag, (a.real + a.imag) @ (b.real + b.imag) - real - imag)

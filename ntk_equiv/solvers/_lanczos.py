@@ -281,7 +281,6 @@ class _Solution:
         self.space = solved._space(solved._multiply, rows)
         self.in_double = False
         self.preconditioner: _Preconditioner | None = None
-        self.system: _Shift = _Shift()
         self._ritz: tuple[tuple[int, int], RitzValues] | None = None
 
     @property
@@ -294,7 +293,8 @@ class _Solution:
     def apply(self, f: SpectralFunction, times: np.ndarray) -> np.ndarray:
         """Return rows times f_t(B), [T, rows, n]."""
         ritz = self.ritz
-        values = in_double_precision(self.system.function(f), ritz.values, times)
+        inverse = None if self.preconditioner is None else self.preconditioner.inverse
+        values = in_double_precision(inverse or f, ritz.values, times)
         rows = np.einsum("ck,tk,jk->tcj", ritz.first, values, ritz.vectors.conj(), optimize=True) @ self.space.basis
         if self.preconditioner is None:
             return rows
@@ -311,7 +311,7 @@ class _Solution:
         assert isinstance(f, FilterAboveNoise)
         if self.preconditioner is None:
             return krylov_errors(self.space, self.ritz, f, _known_dynamics(f), times)
-        bound = self.preconditioner.error(self.space, self.ritz, self.system)
+        bound = self.preconditioner.error(self.space, self.ritz)
         return np.broadcast_to(bound, (len(times), len(bound)))
 
     def converge(self, f: FilterAboveNoise, dynamics: Dynamics, times: np.ndarray) -> None:
@@ -367,7 +367,6 @@ class _Solution:
     def _precondition(self, dynamics: Dynamics) -> None:
         """Start again, with the Krylov space of the preconditioned system."""
         self.preconditioner = self.solved._preconditioner(dynamics.shift)
-        self.system = self.preconditioner.system
         rows = self.preconditioner.apply(self.rows.astype(self.space.basis.dtype), -0.5)
         self.space = KrylovSpace(
             self.preconditioner.multiply, rows, is_complex=np.iscomplexobj(rows), agree_on=self.solved.agree_on
@@ -399,24 +398,10 @@ class _Solution:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Shift:
-    """Which function of the matrix of a Krylov space is meant by f_t(B): f_t itself, or an inverse above a cut."""
-
-    is_inverse: bool = False
-    cut: float = 0.0
-
-    def function(self, f: SpectralFunction) -> SpectralFunction:
-        if not self.is_inverse:
-            return f
-        # The cut is static here: it is one number for each preconditioner.
-        return _InverseAbove(self.cut)
-
-
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class _InverseAbove:
-    """1/λ above a cut, zero below."""
+    """1/λ above a cut, zero below: what is applied to a preconditioned system."""
 
     cut: float
 
@@ -451,7 +436,7 @@ class _Preconditioner:
         self.top = np.maximum(singular**2 - small, 0)
         self.mu = shift if shift > noise else max(float(self.top[-1]), noise)
         cut = 0.0 if shift > noise else noise / (noise + self.mu)
-        self.system = _Shift(is_inverse=True, cut=cut)
+        self.inverse = _InverseAbove(cut)
 
     def apply(self, rows: np.ndarray, power: float) -> np.ndarray:
         """Return rows times P^power."""
@@ -463,11 +448,11 @@ class _Preconditioner:
         half = self.apply(rows, -0.5)
         return self.apply(self._multiply(half) + self.shift * half, -0.5)
 
-    def error(self, space: KrylovSpace, ritz: RitzValues, system: _Shift) -> np.ndarray:
+    def error(self, space: KrylovSpace, ritz: RitzValues) -> np.ndarray:
         """Return a bound on √(e B e†) for each row."""
         if space.is_complete:
             return np.zeros(len(ritz.first))
-        inverse = in_double_precision(system.function(lambda lam, t: lam), ritz.values, np.zeros(1))[0]  # type: ignore[arg-type]
+        inverse = in_double_precision(self.inverse, ritz.values, np.zeros(1))[0]
         z = (ritz.first * inverse) @ ritz.last
         if self.shift > self.noise:
             return np.linalg.norm(z, axis=1)
