@@ -15,7 +15,7 @@ ORACLE := --no-deps neural-tangents==0.6.5 'frozendict>=2.4'
 .DELETE_ON_ERROR:
 # All targets install into one environment, which two of them must not do at a time.
 .NOTPARALLEL:
-.PHONY: help demo test test-lowest coverage lint format types docs docs-serve pictures bench dist clean
+.PHONY: help demo test test-lowest coverage lint format types docs docs-serve pictures bench bench-scale dist clean
 
 help:  ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -57,6 +57,10 @@ pictures: $(VENV)/.demo  ## draw the pictures of the concept pages again
 bench: $(VENV)/.test  ## run every benchmark, and put the results into benchmarks/results.json and docs/performance.md
 	$(VENV)/bin/python benchmarks/run.py $(BENCH_FLAGS); status=$$?; \
 	$(VENV)/bin/python benchmarks/performance_page.py && exit $$status
+
+bench-scale: $(VENV)/.demo  ## the benchmarks of large problems, about two hours, into benchmarks/scale and docs/scaling.md
+	$(VENV)/bin/python benchmarks/run.py --folder benchmarks/scale --results benchmarks/scale/results.json $(BENCH_FLAGS); \
+	status=$$?; $(VENV)/bin/python benchmarks/performance_page.py scale && exit $$status
 
 dist: $(VENV)/.dev  ## build wheel and sdist, check what they contain, and try the wheel in an environment of its own
 	rm -rf dist $(WHEEL)

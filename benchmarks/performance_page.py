@@ -1,9 +1,11 @@
-"""Write `results.json` into `docs/performance.md`, between its two marks, and draw the figures of that page.
+"""Write results into the pages of the documentation, between their two marks, and draw the figures.
 
-python benchmarks/performance_page.py
+python benchmarks/performance_page.py           results.json into docs/performance.md
+python benchmarks/performance_page.py scale     scale/results.json into docs/scaling.md
 """
 
 import ast
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from ntk_equiv import plotting
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
+SCALE, SCALE_PAGE = HERE / "scale", HERE.parent / "docs" / "scaling.md"
 FIGURES = PAGE.parent / "figures"
 BEGIN, END = "<!-- begin of results -->", "<!-- end of results -->"
 # Script, name of the size that grows, label of the axis.
@@ -25,29 +28,29 @@ GROWTHS = [
 NAMES = {"bench_ensemble_samples": "reduced", "bench_ensemble_order": "reduced"}
 
 
-def tables(kept: dict[str, Any]) -> str:
+def tables(kept: dict[str, Any], folder: Path = HERE) -> str:
     """Return the text between the marks: machine and versions, then the question and results of each script."""
     machine = kept["machine"]
     packages = ", ".join(f"{name} {version}" for name, version in kept["versions"].items())
     parts = [f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB; {packages}."]
     for script, found in kept["scripts"].items():
-        parts.append(f"**{question(script)}** (`{script}.py`{_disturbance(found['busy_elsewhere'])})")
+        parts.append(f"**{question(script, folder)}** (`{script}.py`{_disturbance(found['busy_elsewhere'])})")
         parts.append(_markdown([results.HEADINGS, *results.rows(kept, [script])]))
     return "\n\n".join(parts)
 
 
-def question(script: str) -> str:
+def question(script: str, folder: Path) -> str:
     """Return the first line of a script's docstring."""
-    text = ast.get_docstring(ast.parse((HERE / f"{script}.py").read_text()))
+    text = ast.get_docstring(ast.parse((folder / f"{script}.py").read_text()))
     assert text is not None
     return text.splitlines()[0]
 
 
-def page(text: str, kept: dict[str, Any]) -> str:
+def page(text: str, kept: dict[str, Any], folder: Path = HERE) -> str:
     """Return the page with these results between its marks."""
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
-    return f"{before}{BEGIN}\n\n{tables(kept)}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{tables(kept, folder)}\n\n{END}{after}"
 
 
 def growth(kept: dict[str, Any]):
@@ -100,6 +103,9 @@ def _markdown(rows: list[tuple[str, ...]]) -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["scale"]:
+        SCALE_PAGE.write_text(page(SCALE_PAGE.read_text(), results.load(SCALE / "results.json"), SCALE))
+        raise SystemExit
     kept = results.load()
     PAGE.write_text(page(PAGE.read_text(), kept))
     for name, draw in (("growth", growth), ("kernels", kernels)):

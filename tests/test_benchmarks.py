@@ -59,6 +59,12 @@ def test_page_shows_what_is_kept():
     assert performance_page.page(text, changed) != text
 
 
+def test_page_of_large_problems_shows_what_is_kept():
+    kept, text = results.load(performance_page.SCALE / "results.json"), performance_page.SCALE_PAGE.read_text()
+    assert performance_page.page(text, kept, performance_page.SCALE) == text
+    assert set(kept["scripts"]) <= {script.stem for script in run.scripts_in(performance_page.SCALE, [])}
+
+
 def test_results_of_every_benchmark_are_kept():
     kept = results.load()
     assert list(kept["scripts"]) == [script.stem for script in run.scripts_in(BENCHMARKS, [])]

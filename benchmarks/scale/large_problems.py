@@ -3,12 +3,15 @@
 import sys
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from ntk_equiv import augment, groups, reps, stax
+from measuring import Found, peak_beyond, report, time_run
+
+from ntk_equiv import InfiniteEnsemble, augment, datasets, groups, reps, solvers, stax
 
 LIMIT_SECONDS = 30 * 60
 
@@ -35,3 +38,38 @@ def products_of(ens):
     """How many products the solver has made for the labels."""
     solved = next(iter(ens.blocks.by_irrep.values())).solved
     return max(solution.space.products for solution in solved._spaces.values())
+
+
+def fashion_problem(images, kind, tested, dtype=jnp.float32):
+    """FashionMNIST under C4 with centred one-hot labels, and test images with their classes."""
+    train, test = (datasets.fashion_mnist(part, dtype=dtype) for part in ("train", "test"))
+    labels = jax.nn.one_hot(train.y[:images], 10, dtype=dtype) - 0.1
+    if kind == "mlp":
+        layers = [stax.Flatten(), *3 * (stax.Dense(1, 2**0.5, 0.1), stax.Relu())]
+    else:
+        layers = [*3 * (stax.Conv(1, (3, 3), padding="SAME", W_std=2**0.5, b_std=0.1), stax.Relu()), stax.Flatten()]
+    augmented = augment(train.x[:images], labels, reps.rot90(groups.cyclic(4)))
+    return stax.serial(*layers, stax.Dense(1)).kernel_fn, augmented, test.x[:tested], np.asarray(test.y[:tested])
+
+
+def report_images(name, problem, times, rtol, *, memory):
+    """Predict all test images, and report time, memory, accuracy and bound."""
+    kernel_fn, train, x_test, classes = problem
+    times, kept = jnp.array(times, jnp.float32), []
+    solver = solvers.Lanczos(rtol=rtol, progress=True)
+
+    def predict():
+        kept.append(InfiniteEnsemble(kernel_fn, train, reduction="mean", solver=solver))
+        return kept[0].mean(x_test, times), kept[0].error_bound(x_test, times)
+
+    peak, (seconds, (mean, bound)) = peak_beyond(lambda: time_run(predict))
+    right = (np.argmax(mean, axis=-1) == classes).mean(axis=1)
+    print(
+        f"    accuracy {right} at t = {times}; {products_of(kept[0])} products; bounds {bound.max(axis=1)}", flush=True
+    )
+    case = f"{train.n:,} FashionMNIST images × C4, {name}"
+    found = Found(seconds, {"30 minutes": LIMIT_SECONDS})
+    shown = {"accuracy": [float(value) for value in right], "times": [float(t) for t in times]}
+    report(f"mean at {len(times)} times, {case}", target=1, peer="30 minutes", found=found, **shown)
+    peer = f"{memory:g} GiB"
+    report(f"memory, {case}", target=1, peer=peer, found=Found(peak / 2**30, {peer: memory}), unit="GiB")

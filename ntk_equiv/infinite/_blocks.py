@@ -36,7 +36,7 @@ from ntk_equiv._memory import check_fits
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import SplitKernel
 from ntk_equiv.groups import FiniteGroup
-from ntk_equiv.infinite._tiles import KernelTiles, diagonal_in_portions, keep_tiles
+from ntk_equiv.infinite._tiles import KernelTiles, diagonal_in_portions, keep_blocks
 from ntk_equiv.infinite._training_set import TrainingSet
 from ntk_equiv.solvers import (
     BlockOperator,
@@ -44,7 +44,6 @@ from ntk_equiv.solvers import (
     PredictionScale,
     SolvedBlock,
     Solver,
-    TiledBlock,
     noise_level,
     refuse_tracers,
     refusing_tracers,
@@ -251,19 +250,35 @@ def solve_blocks(
             if storage is None
             else _tiled_blocks(kernel, data, solver, irreps, new, get)
         )
+        solved = _solve_new(solver, data, matrices, {number: irreps[number] for number in new}, labels, inverse_shift)
     blocks = {}
     for number in wanted:
         block = known.get(number)
         if block is None:
-            scale = _prediction_scale(data, matrices, irreps[number], labels)
-            with refusing_tracers(repr(solver)):
-                theta = matrices.theta(number)
-                solved = solver.solve(theta, noise=matrices.noise, inverse_shift=inverse_shift, scale=scale)
-            block = GramBlock(solved, _labels_in_basis(solved, irreps[number], labels), None)
+            basis = solved[number]
+            block = GramBlock(basis, _labels_in_basis(basis, irreps[number], labels), None)
         blocks[number] = dataclasses.replace(block, nngp=matrices.other(number)) if len(get) > 1 else block
     found = GramBlocks(data, blocks, matrices.scale, matrices.noise)
     _check_positive(found)
     return found
+
+
+def _solve_new(
+    solver: Solver,
+    data: TrainingSet,
+    matrices: "_Matrices",
+    irreps: Mapping[int, WeightedIrrep],
+    labels: jax.Array,
+    inverse_shift: float | None,
+) -> dict[int, SolvedBlock]:
+    """Return the solved blocks of some irreps, at the same time where the solver can do that."""
+    shared: dict[str, Any] = {"noise": matrices.noise, "inverse_shift": inverse_shift}
+    if hasattr(solver, "solve_several"):
+        return dict(
+            zip(irreps, solver.solve_several([matrices.theta(number) for number in irreps], **shared), strict=True)
+        )
+    scales = {number: _prediction_scale(data, matrices, irrep, labels) for number, irrep in irreps.items()}
+    return {number: solver.solve(matrices.theta(number), scale=scales[number], **shared) for number in irreps}
 
 
 class _Matrices(NamedTuple):
@@ -324,16 +339,15 @@ def _tiled_blocks(
     check_positions(first.shape, data)
     wanted = [(get[0], number) for number in new] + [(name, number) for name in get[1:] for number in irreps]
     weights = {f"{name}-{number}": irreps[number].matrices(first.dtype).conj() for name, number in wanted}
-    source = keep_tiles(KernelTiles.plan(kernel, data, weights), solver)
-
-    def block(name: str, number: int) -> BlockOperator:
-        weight = weights[f"{name}-{number}"]
-        return TiledBlock(source, f"{name}-{number}", weight.shape[1], weight.dtype)
-
+    blocks = keep_blocks(KernelTiles.plan(kernel, data, weights), solver)
     diagonal = jnp.max(diagonal_in_portions(kernel, data.x, get[0]))
     # Entries are at most as large as the largest on the diagonal, so this bounds every eigenvalue.
     scale = data.size * diagonal
     noise = noise_level(scale, diagonal, data.size, solver_eps=solver.precision(scale))
+
+    def block(name: str, number: int) -> BlockOperator:
+        return blocks[f"{name}-{number}"]
+
     return _Matrices(partial(block, get[0]), partial(block, get[-1]), scale, diagonal, noise)
 
 

@@ -63,14 +63,10 @@ class Cost(NamedTuple):
         fits: whether the blocks fit there.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> from ntk_equiv import augment, groups, reps, stax
-        >>> from ntk_equiv.infinite import estimate_cost
-        >>> _, _, kernel_fn = stax.serial(stax.Dense(64), stax.Relu(), stax.Dense(1))
-        >>> x = jnp.linspace(0.0, 1.0, 4000).reshape(1000, 4)
-        >>> cost = estimate_cost(kernel_fn, augment(x, x[:, 0], reps.regular(groups.cyclic(4))), test_samples=10)
-        >>> cost.pairs, cost.solver, cost.fits
-        (2042000, Eigh(), True)
+        >>> from ntk_equiv import solvers
+        >>> from ntk_equiv.infinite import Cost
+        >>> print(Cost(2_000_000, 16_000_000, 0.5, solvers.Eigh(), "memory", "blocks are small", fits=True))
+        2e+06 pairs of samples; blocks of 16 MB are kept in memory; roughly 500 ms with Eigh(), because blocks are small
     """
 
     pairs: int
@@ -111,6 +107,16 @@ def estimate_cost(
         solver: likewise.
         covariance: whether covariances are wanted too, which need the blocks of every irrep, and those of 𝒦.
         test_samples: how many samples predictions are wanted for.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import augment, groups, reps, stax
+        >>> from ntk_equiv.infinite import estimate_cost
+        >>> _, _, kernel_fn = stax.serial(stax.Dense(64), stax.Relu(), stax.Dense(1))
+        >>> x = jnp.linspace(0.0, 1.0, 4000).reshape(1000, 4)
+        >>> cost = estimate_cost(kernel_fn, augment(x, x[:, 0], reps.regular(groups.cyclic(4))), test_samples=10)
+        >>> cost.pairs, cost.solver, cost.fits
+        (2042000, Eigh(), True)
     """
     kernel = split_kernel(kernel_function(kernel_fn))
     filter = filters.gradient_flow() if filter is None else filters.custom(filter)

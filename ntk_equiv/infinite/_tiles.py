@@ -9,10 +9,13 @@ samples in place of x_i the sum gives conj(û), the coefficients of their rows, 
 kernels of all moved samples.
 
     `TilesInMemory`, `TilesOnDemand`, `TilesInFolder`         where tiles are kept, each a `TileSource` of `solvers`
+
+With several devices, tiles in memory are evaluated where their rows are kept, and become a `ShardedBlock`.
 """
 
 import dataclasses
 import hashlib
+import itertools
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -24,6 +27,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from tqdm.auto import tqdm
 
 from ntk_equiv._check import is_concrete, refusal
@@ -32,10 +36,19 @@ from ntk_equiv._memory import check_fits
 from ntk_equiv._tile_folder import TileFolder, check_disk
 from ntk_equiv._typing import Inputs, SplitKernel
 from ntk_equiv.infinite._training_set import TrainingSet
-from ntk_equiv.solvers import TileSource
+from ntk_equiv.solvers import (
+    BlockOperator,
+    ShardedBlock,
+    TiledBlock,
+    TileSource,
+    all_devices,
+    failing_together,
+    join_strips,
+)
 
 # Entries of one tile of a block: large enough for products to be fast, small enough to have several at a time.
 ENTRIES_PER_STORED_TILE = 2**22
+OTHER_STORAGE = 'Take fewer samples or float32, or a solver with `storage="recompute"` or `storage=` a folder.'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,6 +61,7 @@ class KernelTiles:
         weights: conj(σ), [order, d, d], for each matrix; by names such as "ntk-3", of the kernel and the irrep.
         piece: how many samples on each side are evaluated at once, in cache.
         pieces: how many such pieces a tile has on each side.
+        device: where tiles are evaluated; where the samples are unless given.
     """
 
     kernel: SplitKernel
@@ -55,6 +69,7 @@ class KernelTiles:
     weights: Mapping[str, jax.Array]
     piece: int
     pieces: int
+    device: jax.Device | None = None
 
     @classmethod
     def plan(cls, kernel: SplitKernel, data: TrainingSet, weights: Mapping[str, jax.Array]) -> "KernelTiles":
@@ -64,6 +79,19 @@ class KernelTiles:
         piece = math.ceil(data.n / math.ceil(data.n / largest))
         rows = piece * math.prod(data.positions)
         return cls(kernel, data, weights, piece, max(1, math.isqrt(ENTRIES_PER_STORED_TILE) // rows))
+
+    def spread(self, devices: int) -> "KernelTiles":
+        """Return the same with smaller tiles, so that all devices have equally many ranges of samples."""
+        samples = math.ceil(self.data.n / devices)
+        tile = math.ceil(samples / math.ceil(samples / (self.piece * self.pieces)))
+        pieces = math.ceil(tile / self.piece)
+        return dataclasses.replace(self, piece=math.ceil(tile / pieces), pieces=pieces)
+
+    def on(self, device: jax.Device) -> "KernelTiles":
+        """Return the same with its tiles evaluated on a device. Samples are brought there a tile at a time."""
+        kernel, weights, y = jax.device_put((self.kernel, dict(self.weights), self.data.y), device)
+        data = dataclasses.replace(self.data, y=y)
+        return dataclasses.replace(self, kernel=kernel, data=data, weights=weights, device=device)
 
     @property
     def sample_edges(self) -> np.ndarray:
@@ -93,13 +121,17 @@ class KernelTiles:
     def samples(self, number: int) -> Inputs:
         """Return the base samples of a range."""
         start, stop = self.sample_edges[number : number + 2]
-        return jax.tree.map(lambda leaf: leaf[start:stop], self.data.x)
+        samples = jax.tree.map(lambda leaf: leaf[start:stop], self.data.x)
+        return samples if self.device is None else jax.device_put(samples, self.device)
 
     def evaluate(self, left: Inputs, right: Inputs) -> dict[str, jax.Array]:
         """Return the sums over the group for base samples, [a, (i, p), b, (j, p')] for each matrix."""
         counts = [jax.tree.leaves(x)[0].shape[0] for x in (left, right)]
         sizes = [min(self.piece, count) for count in counts]
         numbers = tuple(math.ceil(count / size) for count, size in zip(counts, sizes, strict=True))
+        if self.device is not None:
+            # A program is compiled for each device and each shape: one shape is enough.
+            sizes, numbers = [self.piece] * 2, (self.pieces,) * 2
         x = [_fill(x, size * number) for x, size, number in zip((left, right), sizes, numbers, strict=True)]
         frame = dataclasses.replace(self.data, x=None, y=self.data.y[:1])
         sums = sum_over_group(self.kernel, frame, *x, dict(self.weights), numbers)
@@ -113,23 +145,9 @@ class KernelTiles:
 
     def several(self, corners: list[tuple[int, int]]) -> Iterator[tuple[int, int, dict[str, jax.Array]]]:
         """Yield the tiles of several pairs of ranges, with a few of them under way; refuse what is not finite."""
-        under_way: deque = deque()
+        return _evaluate_in_order([(self, i, j) for i, j in corners])
 
-        def finish() -> tuple[int, int, dict[str, jax.Array]]:
-            i, j, tiles, finite = under_way.popleft()
-            if not bool(finite):
-                self._refuse(i, j, tiles)
-            return i, j, tiles
-
-        for i, j in corners:
-            tiles = self.tile(i, j)
-            under_way.append((i, j, tiles, _is_finite(tiles)))
-            if len(under_way) == TILES_UNDER_WAY:
-                yield finish()
-        while under_way:
-            yield finish()
-
-    def _refuse(self, i: int, j: int, tiles: dict[str, jax.Array]) -> None:
+    def refuse(self, i: int, j: int, tiles: dict[str, jax.Array]) -> None:
         """Say which samples have kernels that are not finite."""
         name, matrix = next((name, np.asarray(m)) for name, m in tiles.items() if not np.isfinite(m).all())
         positions, (first, second) = math.prod(self.data.positions), np.argwhere(~np.isfinite(matrix))[0]
@@ -199,23 +217,147 @@ class TilesInFolder:
             self._folder.write(_file(name, i, j), {"entries": np.asarray(tile)})
 
 
-def keep_tiles(plan: KernelTiles, solver: Any) -> TileSource:
-    """Return the tiles, where a solver wants them: `solver.storage` is "memory", "recompute" or a folder.
+def keep_blocks(plan: KernelTiles, solver: Any) -> dict[str, BlockOperator]:
+    """Return the blocks, with tiles where a solver wants them: `solver.storage` is "memory", "recompute" or a folder.
 
-    Refuse tiles that do not fit there, before anything is evaluated.
+    Refuse tiles that do not fit there, before anything is evaluated. With several processes or accelerators, what is in
+    memory is spread over all devices.
     """
+    if solver.storage == "memory" and has_several_memories():
+        return _spread_blocks(plan, progress=bool(getattr(solver, "progress", False)))
+    source = _keep_tiles(plan, solver)
+    return {name: TiledBlock(source, name, w.shape[1], w.dtype) for name, w in plan.weights.items()}
+
+
+def has_several_memories() -> bool:
+    """Return whether there is more memory than that of one process: the cores of a CPU share theirs."""
+    return jax.process_count() > 1 or (jax.default_backend() != "cpu" and len(jax.devices()) > 1)
+
+
+def _keep_tiles(plan: KernelTiles, solver: Any) -> TileSource:
     size, progress = plan.size, bool(getattr(solver, "progress", False))
-    what = f"{len(plan.weights)} blocks of {plan.edges[-1]} rows per dimension of their irreps, half of each,"
+    what = f"{_describe_blocks(plan)}, half of each,"
     if solver.storage == "recompute":
         return TilesOnDemand(plan)
     if solver.storage == "memory":
-        fix = 'Take fewer samples or float32, or a solver with `storage="recompute"` or `storage=` a folder.'
-        check_fits(size, "train", what=what, fix=fix)
+        check_fits(size, "train", what=what, fix=OTHER_STORAGE)
         return TilesInMemory(plan, progress=progress)
     missing = size - sum(file.stat().st_size for file in Path(solver.storage).glob("*"))
     fix = 'Make room, name a folder on another disk, or choose `storage="recompute"`.'
     check_disk(solver.storage, max(0, missing), "storage", what=what, fix=fix)
     return TilesInFolder(plan, solver.storage, _identity(plan), progress=progress)
+
+
+def _spread_blocks(plan: KernelTiles, *, progress: bool) -> dict[str, BlockOperator]:
+    """Return the blocks with their rows spread over all devices of all processes."""
+    mesh = all_devices()
+    strips = _Strips(plan.spread(mesh.size), mesh)
+    with failing_together():
+        # Main memory is shared by the devices of a CPU; an accelerator has its own.
+        devices = len(strips.devices) if jax.default_backend() == "cpu" else 1
+        what = f"{_describe_blocks(plan)}, spread over {mesh.size} devices,"
+        check_fits(devices * strips.size, "train", what=what, fix=OTHER_STORAGE)
+        strips.evaluate(progress=progress)
+        return {name: strips.join(name) for name in plan.weights}
+
+
+class _Strips:
+    """Tiles on the devices of this process, next to each other in the rows that belong to each device.
+
+    Tiles of exchanged ranges are evaluated once in a process, and in the same way in all of them: a block is Hermitian
+    to the last bit.
+
+    Args:
+        plan: what is evaluated, with tiles that suit the devices.
+        mesh: all devices of all processes.
+    """
+
+    def __init__(self, plan: KernelTiles, mesh: Mesh):
+        self._plan, self._mesh = plan, mesh
+        self.devices = [device for device in mesh.devices.ravel() if device.process_index == jax.process_index()]
+        self._each = math.ceil((len(plan.edges) - 1) / mesh.size)
+        self._tiles: dict[tuple[str, int, int], jax.Array] = {}
+
+    @property
+    def rows(self) -> int:
+        """How many rows i each device has, with those that are filled up."""
+        return self._each * self._plan.piece * self._plan.pieces * math.prod(self._plan.data.positions)
+
+    @property
+    def size(self) -> int:
+        """How many bytes the strips of one device take."""
+        entries = self.rows * int(self._plan.edges[-1])
+        return sum(entries * w.shape[1] * w.shape[2] * w.dtype.itemsize for w in self._plan.weights.values())
+
+    def evaluate(self, *, progress: bool) -> None:
+        """Evaluate all tiles in the rows of this process."""
+        jobs = self._jobs()
+        tiles = _evaluate_in_order(jobs, under_way=max(TILES_UNDER_WAY, 2 * len(self.devices)))
+        for i, j, found in tqdm(tiles, "tiles of the Gram matrix", len(jobs), disable=not progress):
+            for name, tile in found.items():
+                self._place(name, i, j, tile)
+                if i != j:
+                    self._place(name, j, i, tile.conj().T)
+
+    def join(self, name: str) -> ShardedBlock:
+        """Return one of the blocks, and forget its tiles."""
+        numbers = range(len(self._plan.edges) - 1)
+        strips = [join_strips([self._strip(name, device, j) for device in self.devices], self._mesh) for j in numbers]
+        return ShardedBlock(strips, self._plan.edges, self._mesh)
+
+    def _owner(self, number: int) -> jax.Device:
+        return self._mesh.devices.ravel()[number // self._each]
+
+    def _jobs(self) -> list[tuple[KernelTiles, int, int]]:
+        """Return which tiles to evaluate, each on one of the devices that need it, in turn."""
+        plans = {device: self._plan.on(device) for device in self.devices}
+        queues: dict[jax.Device, list] = {device: [] for device in self.devices}
+        for i, j in self._plan.corners:
+            owners = [device for device in (self._owner(i), self._owner(j)) if device in queues]
+            if owners:
+                device = owners[(i + j) % len(owners)]
+                queues[device].append((plans[device], i, j))
+        return [job for turn in itertools.zip_longest(*queues.values()) for job in turn if job is not None]
+
+    def _place(self, name: str, i: int, j: int, tile: jax.Array) -> None:
+        owner = self._owner(i)
+        if owner in self.devices:
+            self._tiles[name, i, j] = jax.device_put(tile, owner)
+
+    def _strip(self, name: str, device: jax.Device, j: int) -> jax.Array:
+        """Return the rows of a device in one range of columns, [b, i, (b', j)], filled up with zeros."""
+        weight, edges = self._plan.weights[name], self._plan.edges
+        copies, columns = weight.shape[1], weight.shape[2] * int(edges[j + 1] - edges[j])
+        mine = [i for i in range(len(edges) - 1) if self._owner(i) == device]
+        parts = [self._tiles.pop((name, i, j)).reshape(copies, -1, columns) for i in mine]
+        missing = self.rows - sum(part.shape[1] for part in parts)
+        filling = jnp.zeros((copies, missing, columns), weight.dtype, device=device)
+        return jnp.concatenate([*parts, filling], axis=1) if parts else filling
+
+
+def _evaluate_in_order(
+    jobs: list[tuple[KernelTiles, int, int]], under_way: int = TILES_UNDER_WAY
+) -> Iterator[tuple[int, int, dict[str, jax.Array]]]:
+    """Yield tiles in the given order, with several of them under way; refuse what is not finite."""
+    waiting: deque = deque()
+
+    def finish() -> tuple[int, int, dict[str, jax.Array]]:
+        plan, i, j, tiles, finite = waiting.popleft()
+        if not bool(finite):
+            plan.refuse(i, j, tiles)
+        return i, j, tiles
+
+    for plan, i, j in jobs:
+        tiles = plan.tile(i, j)
+        waiting.append((plan, i, j, tiles, _is_finite(tiles)))
+        if len(waiting) == under_way:
+            yield finish()
+    while waiting:
+        yield finish()
+
+
+def _describe_blocks(plan: KernelTiles) -> str:
+    return f"{len(plan.weights)} blocks of {plan.edges[-1]} rows per dimension of their irreps"
 
 
 def diagonal_in_portions(kernel: SplitKernel, x: Inputs, get: str) -> jax.Array:

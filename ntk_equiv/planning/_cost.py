@@ -190,8 +190,8 @@ class Budget:
             fix = "Choose a simpler network (mlp, or cnn without :gap), smaller images or a smaller group."
             raise refusal("minutes", expected=expected, got=got, fix=fix)
         all_samples, longer = _counts(cost, *problem.sizes), duration(cost.seconds(*problem.sizes))
-        needed = f"{all_samples} would take about {longer} and {in_bytes(cost.memory(problem.sizes[0]))}"
-        reason = f"{needed}; {self.minutes:g} minutes are allowed (--minutes), {in_bytes(free_memory())} are free."
+        everything = f"{all_samples} would take about {longer} and {in_bytes(cost.memory(problem.sizes[0]))}"
+        reason = f"{everything}; {self.minutes:g} minutes are allowed (--minutes), {in_bytes(free_memory())} are free."
         self.say(f"a pair of samples takes {duration(cost.pair)}")
         if (n, m) != problem.sizes:
             self.say(f"only {n} training and {m} test samples are used: {reason}")

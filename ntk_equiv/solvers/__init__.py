@@ -26,6 +26,10 @@ from ntk_equiv.solvers._protocols import SpectralFunction as SpectralFunction
 from ntk_equiv.solvers._protocols import check_solver as check_solver
 from ntk_equiv.solvers._protocols import refuse_tracers as refuse_tracers
 from ntk_equiv.solvers._protocols import refusing_tracers as refusing_tracers
+from ntk_equiv.solvers._sharded import ShardedBlock as ShardedBlock
+from ntk_equiv.solvers._sharded import all_devices as all_devices
+from ntk_equiv.solvers._sharded import failing_together as failing_together
+from ntk_equiv.solvers._sharded import join_strips as join_strips
 from ntk_equiv.solvers._tiled import TiledBlock as TiledBlock
 from ntk_equiv.solvers._tiled import TileSource as TileSource
 

@@ -8,18 +8,24 @@ LAPACK works in double precision where the block lies in the memory of a CPU, wh
 """
 
 import dataclasses
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
+from threadpoolctl import threadpool_limits
 
 from ntk_equiv._check import is_concrete
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv.solvers._hermitian import carry_derivative, filter_coordinates, product
 from ntk_equiv.solvers._protocols import BlockOperator, DenseBlock, PredictionScale, SolvedBlock, SpectralFunction
+
+# Blocks with fewer rows are decomposed faster than threads are set up.
+SMALL = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +58,20 @@ class Eigh:
             if inverse is not None:
                 return inverse
         return _decompose(matrix)
+
+    def solve_several(self, blocks: list[BlockOperator], **settings: Any) -> list[SolvedBlock]:
+        """Return several blocks, prepared; on a CPU two or more are decomposed at the same time, a core for each."""
+        matrices = [block.dense() for block in blocks]
+        cores = os.cpu_count() or 1
+        small = max(map(len, matrices), default=0) < SMALL
+        one_by_one = settings.get("inverse_shift") is not None or small or min(cores, len(matrices)) < 2
+        if one_by_one or not all(map(_has_double_algebra, matrices)):
+            return [self.solve(DenseBlock(matrix), **settings) for matrix in matrices]
+        # LAPACK uses a second core badly. Only NumPy runs in the threads: settings of JAX belong to a thread.
+        with threadpool_limits(limits=1), ThreadPoolExecutor(min(cores, len(matrices))) as pool:
+            found = list(pool.map(_decompose_on_host, map(np.asarray, matrices)))
+        pairs = zip(matrices, found, strict=True)
+        return [Eigenbasis(jnp.asarray(v, m.real.dtype), jnp.asarray(u, m.dtype)) for m, (v, u) in pairs]
 
     def restore(self, arrays: Mapping[str, jax.Array]) -> SolvedBlock:
         """Return the block with eigenvalues and eigenvectors that were stored."""
@@ -218,11 +238,15 @@ def _decompose_known(matrix: jax.Array) -> Eigenbasis:
     single = matrix.dtype in (jnp.float32, jnp.complex64)
     if not (single and _has_double_algebra(matrix)):
         return Eigenbasis(*_eigh(matrix))
+    values, vectors = _decompose_on_host(np.asarray(matrix))
+    return Eigenbasis(jnp.asarray(values, jnp.float32), jnp.asarray(vectors, matrix.dtype))
+
+
+def _decompose_on_host(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return eigenvalues and eigenvectors, in double precision."""
     # LAPACK in double precision needs no setting of JAX. Single precision is enough to keep what it found: small
     # eigenvalues and their vectors are then right to the rounding of the kernels.
-    double = np.complex128 if np.iscomplexobj(matrix) else np.float64
-    values, vectors = scipy.linalg.eigh(np.array(matrix, double), driver="evd", overwrite_a=True, check_finite=False)
-    return Eigenbasis(jnp.asarray(values, jnp.float32), jnp.asarray(vectors, matrix.dtype))
+    return np.linalg.eigh(matrix.astype(np.complex128 if np.iscomplexobj(matrix) else np.float64, copy=False))
 
 
 def _has_double_algebra(matrix: jax.Array) -> bool:

@@ -26,6 +26,11 @@ import scipy.linalg
 SAME = 1e-13
 
 
+def keep_own(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return the arrays as they are: there is no other process to agree with."""
+    return arrays
+
+
 class KrylovSpace:
     """The Krylov space of some rows, which grows by one block with each product.
 
@@ -34,6 +39,8 @@ class KrylovSpace:
         rows: b, [rows, n].
         noise: how far rounding may have moved B. What is left of a block below it is rounding.
         is_complex: whether B is.
+        agree_on: returns the arrays by which all processes that share B go on. A space that differed from process to
+            process by rounding would soon be another one, and might have another dimension.
     """
 
     def __init__(
@@ -43,13 +50,14 @@ class KrylovSpace:
         *,
         noise: float = 0.0,
         is_complex: bool = False,
+        agree_on: Callable[..., tuple[np.ndarray, ...]] = keep_own,
     ):
-        self._multiply, self._noise = multiply, noise
+        self._multiply, self._noise, self._agree_on = multiply, noise, agree_on
         self._dtype = np.complex128 if is_complex or np.iscomplexobj(rows) else np.float64
         rows = rows.astype(self._dtype)
         norms = np.linalg.norm(rows, axis=1)
         units = rows / np.where(norms > 0, norms, 1)[:, None]
-        self.following, start = _orthonormal_rows(units, SAME * np.sqrt(len(rows)))
+        self.following, start = agree_on(*_orthonormal_rows(units, SAME * np.sqrt(len(rows))))
         self.start = start * norms[:, None]
         self._image = self._multiply_following()
         self._basis = np.empty((4 * max(1, len(self.following)), rows.shape[1]), self._dtype)
@@ -99,6 +107,7 @@ class KrylovSpace:
         rounding = max(self._noise, 8 * np.finfo(np.float64).eps * size)
         self.following, self.coupling = _orthonormal_rows(rest, rounding)
         self._clean_following(size)
+        self.following, self.coupling = self._agree_on(self.following, self.coupling)
         self._image = self._multiply_following()
         self.products += 1
 

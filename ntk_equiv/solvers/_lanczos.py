@@ -39,7 +39,7 @@ from ntk_equiv.solvers._certificate import (
     perturbation_gain,
     ritz_values,
 )
-from ntk_equiv.solvers._krylov import KrylovSpace
+from ntk_equiv.solvers._krylov import KrylovSpace, keep_own
 from ntk_equiv.solvers._noise import FilterAboveNoise
 from ntk_equiv.solvers._protocols import BlockOperator, PredictionScale, SolvedBlock, SpectralFunction
 
@@ -172,6 +172,8 @@ class LanczosBlock:
 
     def __init__(self, block: BlockOperator, settings: Lanczos, noise: float, scale: PredictionScale):
         self.block, self.settings, self.noise, self.scale = block, settings, noise, scale
+        # Processes that share a block must take the same number of steps.
+        self.agree_on = getattr(block, "agree_on", keep_own)
         self._spaces: dict[bytes, _Solution] = {}
         self._preconditioners: dict[float, _Preconditioner] = {}
         self._extremes: tuple[jax.Array, jax.Array] | None = None
@@ -244,7 +246,8 @@ class LanczosBlock:
         return self.block.times_rows_in_double(rows)  # type: ignore[attr-defined]
 
     def _space(self, multiply: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> KrylovSpace:
-        return KrylovSpace(multiply, rows, noise=self.noise, is_complex=np.dtype(self.block.dtype).kind == "c")
+        is_complex = np.dtype(self.block.dtype).kind == "c"
+        return KrylovSpace(multiply, rows, noise=self.noise, is_complex=is_complex, agree_on=self.agree_on)
 
     def _solution(self, f: SpectralFunction, times: np.ndarray, rows: np.ndarray) -> "_Solution":
         """Return what is known of these rows, after as many steps as the times need."""
@@ -322,13 +325,13 @@ class _Solution:
             while True:
                 if self.space.products >= check or self.space.is_complete or self.space.products >= limit:
                     self._check_positive()
-                    excess = np.max(self.errors(f, times) / np.maximum(allowed, np.finfo(float).tiny), initial=0)
+                    excess, memory_is_short = self._state(f, times, allowed)
                     bar.set_postfix_str(f"bound at {excess:.2g} of what is allowed")
                     if excess <= 1 or self.space.is_complete:
                         return
                     if self.space.products >= limit:
                         return self._warn(excess, f"{settings.max_steps} steps (`max_steps`)")
-                    if self._memory_is_short():
+                    if memory_is_short:
                         return self._warn(excess, f"{self.space.products} steps, for lack of memory")
                     check = max(check + 1, int(BETWEEN_CHECKS * self.space.products))
                     if self._needs_double(f, times, allowed):
@@ -366,7 +369,9 @@ class _Solution:
         self.preconditioner = self.solved._preconditioner(dynamics.shift)
         self.system = self.preconditioner.system
         rows = self.preconditioner.apply(self.rows.astype(self.space.basis.dtype), -0.5)
-        self.space = KrylovSpace(self.preconditioner.multiply, rows, is_complex=np.iscomplexobj(rows))
+        self.space = KrylovSpace(
+            self.preconditioner.multiply, rows, is_complex=np.iscomplexobj(rows), agree_on=self.solved.agree_on
+        )
 
     def _check_positive(self) -> None:
         values = self.ritz.values
@@ -377,8 +382,12 @@ class _Solution:
             got = f"an eigenvalue of at most {values.min():.3g} where the largest is {values.max():.3g}"
             raise refusal("kernel_fn", expected="positive semidefinite", got=got, fix=fix)
 
-    def _memory_is_short(self) -> bool:
-        return self.space.memory > free_memory()
+    def _state(self, f: FilterAboveNoise, times: np.ndarray, allowed: np.ndarray) -> tuple[float, bool]:
+        """Return the bound, relative to what is allowed, and whether there is no memory for as many steps again."""
+        excess = np.max(self.errors(f, times) / np.maximum(allowed, np.finfo(float).tiny), initial=0)
+        memory_is_short = self.space.memory > free_memory()
+        ((excess, memory_is_short),) = self.solved.agree_on(np.array([excess, memory_is_short]))
+        return float(excess), bool(memory_is_short)
 
     def _warn(self, excess: float, when: str) -> None:
         settings = self.solved.settings
