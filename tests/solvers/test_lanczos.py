@@ -30,18 +30,18 @@ INF = float("inf")
 # How far rounding moves the eigenvalues of the matrices below, whose largest is one.
 NOISE = 1e-13
 SIDE = 120
-# Filters, times, and how many times as large as the error the bound may be there. Measured: below 3 at moderate times.
-# Where steps overshoot, with momentum, and where the spectrum has a gap at zero that the bound cannot know of, it
-# grows with the time.
+# Filters, times, and how many times as large as the error the bound may be there. Measured: 1.02 to 1.5 for flow,
+# descent and ridge, up to 3.2 with momentum, and up to 2.7 after 200 and 11 after 5000 steps that overshoot. At the end
+# of training without a ridge, nothing is known of the spectrum but the noise, and √(smallest eigenvalue/noise) is lost.
 FILTERS = {
-    "flow": (filters.gradient_flow(0.7), {0.0: 1, 0.4: 3, 30.0: 3, 1e3: 5}),
-    "flow to the end": (filters.gradient_flow(0.7), {INF: INF}),
-    "descent": (filters.gradient_descent(0.5), {0: 1, 3: 3, 200: 5, 5000: 10}),
-    "descent that overshoots": (filters.gradient_descent(1.9), {1: 1, 3: 5, 200: 50, 5000: 1000}),
-    "momentum": (filters.momentum(0.5, 0.8), {1: 1, 50: 20, 600: 200}),
-    "momentum that overshoots": (filters.momentum(3.4, 0.8), {2: 5, 50: 200}),
-    "ridge": (filters.ridge(0.01), {0.5: 3, 50.0: 3, INF: 5}),
-    "converged": (filters.converged(), {INF: INF}),
+    "flow": (filters.gradient_flow(0.7), {0.0: 1, 0.4: 2, 30.0: 2, 1e3: 2}),
+    "flow to the end": (filters.gradient_flow(0.7), {INF: 2e5}),
+    "descent": (filters.gradient_descent(0.5), {0: 1, 3: 2, 200: 2, 5000: 2}),
+    "descent that overshoots": (filters.gradient_descent(1.9), {1: 1, 3: 2, 200: 4, 5000: 20}),
+    "momentum": (filters.momentum(0.5, 0.8), {1: 1, 50: 4, 600: 5}),
+    "momentum that overshoots": (filters.momentum(3.4, 0.8), {2: 2, 50: 4}),
+    "ridge": (filters.ridge(0.01), {0.5: 2, 50.0: 2, INF: 2}),
+    "converged": (filters.converged(), {INF: 2e5}),
 }
 SPECTRA = {
     "a power": np.arange(1.0, SIDE + 1) ** -1.5,
