@@ -13,6 +13,9 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
 
+# Two processes with two threads of BLAS each would be in each other's way on two cores.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import jax
 
 collect_ignore = ["docs/tools"]  # scripts that build the documentation, with what only that needs

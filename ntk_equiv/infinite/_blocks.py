@@ -215,7 +215,7 @@ class GramBlocks:
 
     def largest_eigenvalue(self) -> float:
         """Return a bound on the largest eigenvalue of these blocks, as sharp as the solver knows it."""
-        extremes = [block.solved.extremes for _, block in self]
+        extremes = [block.solved.extremes() for _, block in self]
         return max(float(self.scale) if found is None else float(found[1]) for found in extremes)
 
 
@@ -277,7 +277,7 @@ def _solve_new(
         return dict(
             zip(irreps, solver.solve_several([matrices.theta(number) for number in irreps], **shared), strict=True)
         )
-    scales = {number: _prediction_scale(data, matrices, irrep, labels) for number, irrep in irreps.items()}
+    scales = {number: _prediction_scale(data, matrices, irrep, labels, len(irreps)) for number, irrep in irreps.items()}
     return {number: solver.solve(matrices.theta(number), scale=scales[number], **shared) for number in irreps}
 
 
@@ -352,13 +352,13 @@ def _tiled_blocks(
 
 
 def _prediction_scale(
-    data: TrainingSet, matrices: _Matrices, irrep: WeightedIrrep, labels: jax.Array
+    data: TrainingSet, matrices: _Matrices, irrep: WeightedIrrep, labels: jax.Array, blocks: int
 ) -> PredictionScale:
     """Return what errors in a block amount to in predictions; nothing in particular where that is not known."""
     if not is_concrete((matrices.diagonal, labels)):
         return PredictionScale()
     root_mean_square = float(jnp.sqrt(jnp.mean(labels**2)))
-    return PredictionScale(data.size, float(matrices.diagonal) or 1.0, irrep.weight, root_mean_square)
+    return PredictionScale(data.size, float(matrices.diagonal) or 1.0, irrep.weight, blocks, root_mean_square)
 
 
 def irreps_in_labels(data: TrainingSet) -> tuple[int, ...]:

@@ -129,9 +129,8 @@ class Eigenbasis:
         """λ, with the derivatives of simple eigenvalues."""
         return self.values if self.tilt is None else self.values + jnp.diagonal(self.tilt).real
 
-    @property
     def extremes(self) -> tuple[jax.Array, jax.Array]:
-        """The first and the last eigenvalue."""
+        """Return the first and the last eigenvalue."""
         return self.values[0], self.values[-1]
 
     def log_determinant(self, shift: Any) -> jax.Array:
@@ -192,10 +191,8 @@ class CholeskyInverse:
         """Unknown."""
         return None
 
-    @property
     def extremes(self) -> None:
-        """Unknown."""
-        return None
+        """Return None: they are unknown."""
 
     def log_determinant(self, shift: Any) -> jax.Array:
         """Return log det(B + shift), for the shift that this was made for."""

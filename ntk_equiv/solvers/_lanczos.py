@@ -57,7 +57,8 @@ ATTAINABLE = 8
 NEGATIVE = 100.0
 # How many steps find the largest eigenvalue.
 STEPS_FOR_EXTREMES = 24
-SPACES_KEPT = 2
+# Bytes of Krylov spaces that are remembered.
+MEMORY_OF_SPACES = 2**31
 
 
 class SolverWarning(UserWarning):
@@ -201,9 +202,8 @@ class LanczosBlock:
     def diagonal(self, f: SpectralFunction, times: jax.Array) -> None:
         """Return None: the matrix is not diagonal in this basis."""
 
-    @property
     def extremes(self) -> tuple[jax.Array, jax.Array]:
-        """Zero, and the largest Ritz value of random rows plus its residual."""
+        """Return zero, and the largest Ritz value of random rows plus its residual."""
         if self._extremes is None:
             rows = np.random.default_rng(0).standard_normal((4, self.block.shape[0]))
             space = self._space(self._multiply, rows)
@@ -259,9 +259,9 @@ class LanczosBlock:
         key = hashlib.blake2b(kind.encode() + rows.tobytes()).digest()
         found = self._spaces.pop(key, None) or _Solution(self, rows)
         self._spaces[key] = found
-        for oldest in list(self._spaces)[:-SPACES_KEPT]:
-            del self._spaces[oldest]
         found.converge(f, dynamics, times)
+        while len(self._spaces) > 1 and sum(one.space.memory for one in self._spaces.values()) > MEMORY_OF_SPACES:
+            del self._spaces[next(iter(self._spaces))]
         return found
 
     def _preconditioner(self, shift: float) -> "_Preconditioner":

@@ -103,6 +103,7 @@ class PredictionScale:
         rows: N, the number of rows of the whole Gram matrix.
         diagonal: the largest Θ(x, x) on the training samples.
         weight: that of the irrep.
+        blocks: among how many blocks an error is shared out.
         labels: the root mean square of the labels.
 
     Example:
@@ -114,6 +115,7 @@ class PredictionScale:
     rows: int = 1
     diagonal: float = 1.0
     weight: float = 1.0
+    blocks: int = 1
     labels: float = 1.0
 
     @property
@@ -123,8 +125,8 @@ class PredictionScale:
 
     @property
     def per_unit(self) -> float:
-        """√(e B e†) that changes predictions by one."""
-        return (self.weight * self.diagonal) ** -0.5
+        """√(e B e†) that changes predictions by one if all blocks have as much."""
+        return (self.weight * self.diagonal * self.blocks) ** -0.5
 
 
 @runtime_checkable
@@ -172,9 +174,8 @@ class SolvedBlock(Protocol):
     def spectrum(self) -> jax.Array | None:
         """The eigenvalues in the order of the working basis, in which B is then diagonal; None if unknown."""
 
-    @property
     def extremes(self) -> tuple[jax.Array, jax.Array] | None:
-        """A lower bound on the smallest and an upper bound on the largest eigenvalue; None if unknown."""
+        """Return a lower bound on the smallest and an upper bound on the largest eigenvalue; None if unknown."""
 
     def log_determinant(self, shift: Any) -> jax.Array:
         """Return log det(B + shift), minus infinity if that is singular. Refuse if it cannot be computed."""

@@ -65,8 +65,8 @@ def test_what_a_solved_block_knows(solver):
     solved = solver.solve(DenseBlock(jnp.asarray(matrix)))
     assert isinstance(solver, Solver)
     assert isinstance(solved, SolvedBlock)
-    if solved.extremes is not None:
-        lowest, largest = solved.extremes
+    if solved.extremes() is not None:
+        lowest, largest = solved.extremes()
         assert lowest <= lam[0] + 1e-12
         assert largest >= lam[-1] - 1e-12
     if solved.spectrum is not None:

@@ -78,7 +78,6 @@ class TridiagonalBlock:
     def spectrum(self) -> None:
         return None
 
-    @property
     def extremes(self) -> tuple[jax.Array, jax.Array]:
         return jnp.asarray(self.lam[0]), jnp.asarray(self.lam[-1])
 
