@@ -5,7 +5,6 @@ come from the caller. The file knows the data by their digest, and the kernel by
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -44,7 +43,7 @@ def save(path: Any, kernel: SplitKernel, blocks: GramBlocks, reduction: str, sol
         "reduction": reduction,
         "solver": name,
         "settings": dataclasses.asdict(solver),  # type: ignore[call-overload]
-        "data": _digest(data),
+        "data": digest_of_samples(data, data.labels()),
         "sectors": sorted(blocks.by_irrep),  # the format's word for irreps
     }
     arrays = {"about": np.array(json.dumps(about)), "scale": blocks.scale, "noise": blocks.noise}
@@ -66,7 +65,9 @@ def load(path: Any, kernel: SplitKernel, train: Any) -> tuple[GramBlocks, str, S
     solver = getattr(solvers, about.get("solver", "Eigh"))(**about.get("settings", {}))
     data = (reduced_set if about["method"] == "reduced" else plain_set)(train, about["reason"])
     # Files of the first versions have no orbit: they did not know how the group acts on samples.
-    if _digest(data) != about["data"] or not np.array_equal(first_orbit(data), arrays.get("orbit", first_orbit(data))):
+    if digest_of_samples(data, data.labels()) != about["data"] or not np.array_equal(
+        first_orbit(data), arrays.get("orbit", first_orbit(data))
+    ):
         fix = "Pass the training set that the ensemble was fitted to, in the same precision."
         raise refusal("train", expected=f"the data that {path} was made from", got="others", fix=fix)
     probe = _probe(kernel, data)
@@ -96,13 +97,6 @@ def _read(path: Path) -> tuple[dict, dict]:
         fix = "Load it with the version of ntk-equiv that wrote it, or fit again."
         raise refusal("path", expected=f"a file of format {FORMAT}", got=repr(about["format"]), fix=fix)
     return about, arrays
-
-
-def _digest(data: TrainingSet) -> str:
-    """Return a name for samples, labels and group that is different for different ones."""
-    labels = np.ascontiguousarray(data.labels())
-    own = f"{labels.dtype} {labels.shape}".encode() + labels.tobytes()
-    return hashlib.sha256(digest_of_samples(data).encode() + own).hexdigest()
 
 
 def _probe(kernel: SplitKernel, data: TrainingSet) -> np.ndarray:

@@ -371,10 +371,10 @@ def diagonal_in_portions(kernel: SplitKernel, x: Inputs, get: str) -> jax.Array:
     return jnp.concatenate(parts)
 
 
-def digest_of_samples(data: TrainingSet) -> str:
-    """Return a name for samples and group that is different for different ones."""
+def digest_of_samples(data: TrainingSet, *others: jax.Array) -> str:
+    """Return a name for samples, group and other arrays that is different for different ones."""
     digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(data.x):
+    for leaf in (*jax.tree.leaves(data.x), *others):
         array = np.ascontiguousarray(leaf)
         digest.update(f"{array.dtype} {array.shape}".encode())
         digest.update(array.tobytes())
