@@ -216,7 +216,9 @@ def duration(seconds: float, /) -> str:
 def seconds_per_pair(kernel: SplitKernel, x: Inputs, pairs: int) -> float:
     """Time a few pairs, and more of them where overhead would dominate and the result matters."""
     count_all = jax.tree.leaves(x)[0].shape[0]
-    tile = max(1, math.isqrt(ENTRIES_PER_TILE // kernel.entries_per_pair(jax.tree.map(lambda leaf: leaf[:1], x))))
+    tile = max(
+        1, math.isqrt(ENTRIES_PER_TILE // kernel.entries_per_pair(jax.tree.map(lambda leaf: jnp.asarray(leaf[:1]), x)))
+    )
     # Whole tiles, so that none is evaluated in vain.
     for count in (FIRST_TIMED, tile * max(1, min(FIRST_TIMED, MOST_TIMED // tile))):
         one = jax.tree.map(lambda leaf: jnp.asarray(leaf[:count]), x)  # noqa: B023
