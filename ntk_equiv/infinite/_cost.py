@@ -37,8 +37,6 @@ from ntk_equiv.solvers import Eigh, Lanczos, Solver, check_solver
 LARGEST_DECOMPOSED, LARGEST_FACTORED = 5000, 12_000
 # How exact the solver is that is chosen for them: in single precision rounding is larger than 1e-6 anyway.
 RTOL = {np.dtype("float32"): 1e-4, np.dtype("float64"): 1e-6}
-# The part of free memory that blocks may take, beside Krylov spaces and kernels of test samples.
-USABLE_MEMORY = 0.75
 STEPS = 60
 # An eigendecomposition takes about as long as so many products of matrices of its size.
 PRODUCTS_PER_DECOMPOSITION = 5
@@ -161,11 +159,10 @@ def _cost(
 
 def choose_solver(data: TrainingSet, numbers: Iterable[int], filter: filters.Filter) -> Solver:
     """Return a decomposition while that is faster and fits into memory, and else an iterative solver."""
-    numbers = tuple(numbers)
-    if _why_products(data, numbers, filter) is None:
+    if _why_products(data, tuple(numbers), filter) is None:
         return Eigh()
-    fits = triangles_memory(data, numbers) <= USABLE_MEMORY * free_memory()
-    return Lanczos(RTOL.get(np.dtype(data.y.dtype), 1e-4), storage="memory" if fits else "recompute")
+    # In memory, or not at all: to evaluate kernels in every step, or to fill a disk, is for users to decide.
+    return Lanczos(RTOL.get(np.dtype(data.y.dtype), 1e-4))
 
 
 def solver_reason(data: TrainingSet, numbers: Iterable[int], filter: filters.Filter, solver: Solver) -> str:

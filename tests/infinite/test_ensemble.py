@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 import scipy.stats
 
-from ntk_equiv import InfiniteEnsemble, augment, ensemble_cov, ensemble_mean, filters, gram, groups, reps, stax
+from ntk_equiv import InfiniteEnsemble, augment, ensemble_cov, ensemble_mean, filters, gram, groups, reps, solvers, stax
 from ntk_equiv.infinite import RankWarning, ReductionWarning, haar_limit
 from tests.tolerances import REDUCTION, assert_close, assert_mean
 
@@ -361,6 +361,10 @@ WRONG = {
     "no members": (lambda: ENS.sample(jax.random.key(0), X_TEST, 1.0, 0), "positive integer"),
     "too many samples": (
         lambda: InfiniteEnsemble(KERNEL_FN, (jnp.ones((10**6, 1)), jnp.ones(10**6))),
+        r'1 blocks of 1000000 rows .* of 4\.01 TB where .* are free\. .*`storage="recompute"` or `storage=` a folder',
+    ),
+    "too many samples to decompose": (
+        lambda: InfiniteEnsemble(KERNEL_FN, (jnp.ones((10**6, 1)), jnp.ones(10**6)), solver=solvers.Eigh()),
         r"Gram matrix of 1000000 rows, decomposed as a whole, of .* TB",
     ),
     "oscillating for ever": (
