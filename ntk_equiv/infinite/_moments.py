@@ -134,7 +134,8 @@ class ErrorBudget(NamedTuple):
         solver: because the solver stopped: a bound. Zero for `solvers.Eigh`.
         rounding: because kernels are rounded: a bound, given the noise that rounding makes (see `docs/scaling.md`).
         cut: because eigenvalues below that noise are left out at late times: the most that they could contribute; at
-            t = ∞, where this has no limit, as if they were as large as the noise.
+            t = ∞, where this has no limit, as if they were as large as the noise. NaN where it is not known, after a
+            preconditioned solution without a ridge.
 
     Example:
         >>> import jax.numpy as jnp

@@ -301,8 +301,11 @@ class _Solution:
         assert isinstance(f, FilterAboveNoise)
         # A preconditioned system gives an inverse, φ itself; its other parts follow by one product.
         coefficients = self.preconditioner.apply(rows, -0.5)
-        if f.part in ("coefficients", "cut"):
-            return coefficients if f.part == "coefficients" else np.zeros_like(coefficients)
+        if f.part == "coefficients":
+            return coefficients
+        if f.part == "cut":
+            # Nothing is left out under a ridge. Without one, Ritz values of M do not say what was left out of B.
+            return np.full_like(coefficients, np.nan if self.preconditioner.inverse.cut else 0)
         fit = self.solved._multiply(coefficients.reshape(-1, rows.shape[-1])).reshape(rows.shape)
         return fit if f.part == "fit" else self.rows - fit
 
