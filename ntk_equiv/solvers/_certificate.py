@@ -90,7 +90,7 @@ def perturbation_gain(f: FilterAboveNoise, times: np.ndarray, *, lowest: float =
     dynamics = f.filter.dynamics(f.entries)
     if dynamics is None:
         return np.full(len(times), np.nan)
-    late = np.asarray(f.is_late(jnp.asarray(times, f.noise.dtype)))
+    late = np.asarray(_is_late(f, jnp.asarray(times, f.noise.dtype)))
     bounds = np.where(late, max(float(f.noise), lowest), lowest)
     return np.array([_gain_of_all_times(dynamics, t, low) for t, low in zip(times, bounds, strict=True)])
 
@@ -117,13 +117,18 @@ def in_double_precision(f: SpectralFunction, lam: np.ndarray, times: np.ndarray)
 
 
 @jax.jit
+def _is_late(f: FilterAboveNoise, t: jax.Array) -> jax.Array:
+    return f.is_late(t)
+
+
+@jax.jit
 def _evaluate(f: SpectralFunction, lam: jax.Array, times: jax.Array) -> jax.Array:
     return jax.vmap(lambda t: f(lam, t))(times)
 
 
 def _error_at(ritz: RitzValues, root: np.ndarray, f: FilterAboveNoise, dynamics: Dynamics, t: float) -> np.ndarray:
     """Return the bound at one time, [rows]."""
-    late = bool(f.is_late(jnp.asarray(t, f.noise.dtype)))
+    late = bool(_is_late(f, jnp.asarray(t, f.noise.dtype)))
     kept = (ritz.values > float(f.noise)) if late else np.ones(len(ritz.values), bool)
     lowest = float(f.noise) if late else 0.0
     ended = np.isinf(t) or np.isinf(dynamics.rate)

@@ -8,7 +8,6 @@ LAPACK works in double precision where the block lies in the memory of a CPU, wh
 """
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
@@ -20,12 +19,16 @@ import scipy.linalg
 from threadpoolctl import threadpool_limits
 
 from ntk_equiv._check import is_concrete
+from ntk_equiv._machine import available_cores
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv.solvers._hermitian import carry_derivative, filter_coordinates, product
+from ntk_equiv.solvers._lapack import eigh_complex
 from ntk_equiv.solvers._protocols import BlockOperator, DenseBlock, PredictionScale, SolvedBlock, SpectralFunction
 
 # Blocks with fewer rows are decomposed faster than threads are set up.
 SMALL = 128
+# How many times as fast LAPACK decomposes one matrix with all cores, about, and how much longer a complex one takes.
+GAIN_OF_CORES, COMPLEX = 1.5, 2.6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,16 +65,17 @@ class Eigh:
     def solve_several(self, blocks: list[BlockOperator], **settings: Any) -> list[SolvedBlock]:
         """Return several blocks, prepared; on a CPU two or more are decomposed at the same time, a core for each."""
         matrices = [block.dense() for block in blocks]
-        cores = os.cpu_count() or 1
+        cores = available_cores()
         small = max(map(len, matrices), default=0) < SMALL
-        one_by_one = settings.get("inverse_shift") is not None or small or min(cores, len(matrices)) < 2
+        one_by_one = settings.get("inverse_shift") is not None or small or not _gain_from_threads(matrices, cores)
         if one_by_one or not all(map(_has_double_algebra, matrices)):
             return [self.solve(DenseBlock(matrix), **settings) for matrix in matrices]
-        # LAPACK uses a second core badly. Only NumPy runs in the threads: settings of JAX belong to a thread.
+        # LAPACK uses a second core badly. No JAX in the threads: its settings belong to a thread.
+        largest_first = sorted(range(len(matrices)), key=lambda number: -_work(matrices[number]))
         with threadpool_limits(limits=1), ThreadPoolExecutor(min(cores, len(matrices))) as pool:
-            found = list(pool.map(_decompose_on_host, map(np.asarray, matrices)))
-        pairs = zip(matrices, found, strict=True)
-        return [Eigenbasis(jnp.asarray(v, m.real.dtype), jnp.asarray(u, m.dtype)) for m, (v, u) in pairs]
+            found = pool.map(_decompose_on_host, [np.asarray(matrices[number]) for number in largest_first])
+            by_number = dict(zip(largest_first, found, strict=True))
+        return [_as_basis(matrix, *by_number[number]) for number, matrix in enumerate(matrices)]
 
     def restore(self, arrays: Mapping[str, jax.Array]) -> SolvedBlock:
         """Return the block with eigenvalues and eigenvectors that were stored."""
@@ -83,8 +87,11 @@ class Eigh:
         return min(own, float(jnp.finfo("float64").eps)) if _has_double_algebra(example) else own
 
     def memory(self, side: int, *, is_complex: bool) -> int:
-        """Return the bytes of two matrices in double precision: the copy that LAPACK overwrites, and its workspace."""
-        return 2 * 8 * (2 if is_complex else 1) * side**2
+        """Return the bytes that LAPACK takes in double precision: a copy that it overwrites, and workspace.
+
+        For a complex matrix that is the copy, the complex result, and two real matrices beside them.
+        """
+        return 8 * (6 if is_complex else 2) * side**2
 
 
 @dataclass_pytree
@@ -231,19 +238,40 @@ def _decompose(matrix: jax.Array) -> Eigenbasis:
     return Eigenbasis(values, vectors, carry_derivative(matrix, vectors))
 
 
+def _work(matrix: jax.Array) -> float:
+    """Return how long a decomposition takes, in units of a real one of size 1."""
+    return (COMPLEX if jnp.iscomplexobj(matrix) else 1.0) * len(matrix) ** 3
+
+
+def _gain_from_threads(matrices: list[jax.Array], cores: int) -> bool:
+    """Return whether matrices are decomposed sooner side by side, a core for each, than each with all cores."""
+    busy = [0.0] * cores
+    for work in sorted(map(_work, matrices), reverse=True):
+        busy[busy.index(min(busy))] += work
+    return max(busy) < sum(busy) / GAIN_OF_CORES
+
+
 def _decompose_known(matrix: jax.Array) -> Eigenbasis:
-    single = matrix.dtype in (jnp.float32, jnp.complex64)
-    if not (single and _has_double_algebra(matrix)):
+    if not _has_double_algebra(matrix):
         return Eigenbasis(*_eigh(matrix))
-    values, vectors = _decompose_on_host(np.asarray(matrix))
-    return Eigenbasis(jnp.asarray(values, jnp.float32), jnp.asarray(vectors, matrix.dtype))
+    return _as_basis(matrix, *_decompose_on_host(np.asarray(matrix)))
+
+
+def _as_basis(matrix: jax.Array, values: np.ndarray, vectors: np.ndarray) -> Eigenbasis:
+    """Return eigenpairs in the precision of the matrix."""
+    real = np.finfo(matrix.dtype).dtype
+    return Eigenbasis(*map(jnp.asarray, (values.astype(real, copy=False), vectors.astype(matrix.dtype, copy=False))))
 
 
 def _decompose_on_host(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return eigenvalues and eigenvectors, in double precision."""
     # LAPACK in double precision needs no setting of JAX. Single precision is enough to keep what it found: small
     # eigenvalues and their vectors are then right to the rounding of the kernels.
-    return np.linalg.eigh(matrix.astype(np.complex128 if np.iscomplexobj(matrix) else np.float64, copy=False))
+    matrix = matrix.astype(np.complex128 if np.iscomplexobj(matrix) else np.float64, copy=False)
+    if not np.isfinite(matrix).all():
+        return np.full(len(matrix), np.nan), np.full_like(matrix, np.nan)
+    is_slow = np.iscomplexobj(matrix) and len(matrix) >= SMALL
+    return eigh_complex(matrix) if is_slow else np.linalg.eigh(matrix)
 
 
 def _has_double_algebra(matrix: jax.Array) -> bool:

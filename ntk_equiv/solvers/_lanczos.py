@@ -30,7 +30,7 @@ import scipy.linalg
 from tqdm.auto import tqdm
 
 from ntk_equiv._check import boolean, describe, positive_integer, refusal, scalar, warn_caller
-from ntk_equiv._memory import free_memory, in_bytes
+from ntk_equiv._machine import free_memory, in_bytes
 from ntk_equiv.filters import Dynamics
 from ntk_equiv.solvers._certificate import (
     RitzValues,

@@ -17,10 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ntk_equiv._machine import run_in_threads
 from ntk_equiv.solvers._hermitian import double_precision, product
 
-# Products under way at a time: XLA runs each of them on one core of a CPU.
-PRODUCTS_UNDER_WAY = 4
 # Rows of a tile that are brought to double precision at a time: they stay in cache.
 SLICE = 64
 
@@ -86,16 +85,16 @@ class TiledBlock:
             into = total[:, :, edges[number] : edges[number + 1]]
             into += np.asarray(values).reshape(into.shape)
 
-        under_way: deque = deque()
-        for i, j, tile in self.source.tiles(self.name):
-            if i == j:
-                under_way.append((times(part(i), tile), (j,)))
-            else:
-                under_way.append((times_both(part(i), part(j), tile), (j, i)))
-            if len(under_way) == PRODUCTS_UNDER_WAY:
-                _collect(under_way, add)
-        while under_way:
-            _collect(under_way, add)
+        numbers: deque[tuple[int, ...]] = deque()
+
+        def programs() -> Iterator[Callable]:
+            for i, j, tile in self.source.tiles(self.name):
+                numbers.append((j,) if i == j else (j, i))
+                yield times(part(i), tile) if i == j else times_both(part(i), part(j), tile)
+
+        for products in run_in_threads(programs()):
+            for number, values in zip(numbers.popleft(), products, strict=True):
+                add(number, values)
         return total.reshape(rows.shape)
 
     def dense(self) -> jax.Array:
@@ -113,31 +112,41 @@ class TiledBlock:
 jax.tree_util.register_pytree_node(TiledBlock, lambda block: ((), block), lambda block, _: block)
 
 
-def _collect(under_way: deque, add: Any) -> None:
-    values, numbers = under_way.popleft()
-    for number, value in zip(numbers, values, strict=True):
-        add(number, value)
-
-
 @jax.jit
-def _times(rows: jax.Array, tile: jax.Array) -> tuple[jax.Array]:
+def _product(rows: jax.Array, tile: jax.Array) -> tuple[jax.Array]:
     return (product(rows, tile),)
 
 
 @jax.jit
-def _times_both(left: jax.Array, right: jax.Array, tile: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _both_products(left: jax.Array, right: jax.Array, tile: jax.Array) -> tuple[jax.Array, jax.Array]:
     return product(left, tile), product(right, tile.conj().T)
 
 
-def _times_slices(rows: np.ndarray, tile: Any) -> tuple[jax.Array]:
-    return (_times_both_slices(rows, rows[:0], tile)[0],)
+def _times(rows: np.ndarray, tile: Any) -> Callable:
+    return _compile(_product, rows, tile)
 
 
-def _times_both_slices(left: np.ndarray, right: np.ndarray, tile: Any) -> tuple[jax.Array, jax.Array]:
-    """Return the products of double precision with a tile of single precision."""
+def _times_both(left: np.ndarray, right: np.ndarray, tile: Any) -> Callable:
+    return _compile(_both_products, left, right, tile)
+
+
+def _times_slices(rows: np.ndarray, tile: Any) -> Callable:
+    both = _times_both_slices(rows, rows[:0], tile)
+    return lambda: both()[:1]
+
+
+def _times_both_slices(left: np.ndarray, right: np.ndarray, tile: Any) -> Callable:
+    """Return a program for the products of double precision with a tile of single precision."""
     # Only around the products: tiles may be evaluated between them, in their own precision.
     with double_precision():
-        return _multiply_slices(left, right, tile)
+        return _compile(_multiply_slices, left, right, tile)
+
+
+def _compile(function: Any, *arguments: Any) -> Callable:
+    """Return a program without arguments that any thread may run."""
+    arrays = tuple(jnp.asarray(array) for array in arguments)
+    program = function.lower(*arrays).compile()
+    return lambda: jax.block_until_ready(program(*arrays))
 
 
 @jax.jit
