@@ -1,7 +1,8 @@
 """Kernels on many samples.
 
-A Gram matrix is evaluated in square tiles of bounded memory and written straight into the result. Of Θ(X, X) only the
-tiles on and above the diagonal are evaluated: Θ(x', x)(s', s) = Θ(x, x')(s, s') gives the others.
+A Gram matrix is evaluated in tiles of bounded memory and written straight into the result. Of Θ(X, X) only the tiles on
+and above the diagonal are evaluated: Θ(x', x)(s', s) = Θ(x, x')(s, s') gives the others. Tiles have the same few sizes
+whatever the number of samples is, so that few programs have to be compiled.
 
 Any `kernel_fn` will do. One in two halves (`SplitKernel`, as ours are) is asked about each sample once and about each
 pair once; other ones are called on two batches of samples at a time.
@@ -29,14 +30,16 @@ from ntk_equiv._check import (
     refusal,
     samples_in,
 )
-from ntk_equiv._memory import check_fits
+from ntk_equiv._machine import check_fits
 from ntk_equiv._positions import joint
 from ntk_equiv._pytrees import dataclass_pytree
-from ntk_equiv._typing import Get, Inputs, KernelFunction, SplitKernel, select
+from ntk_equiv._typing import CheapPerSample, Get, Inputs, KernelFunction, SplitKernel, select
 
 # Large enough to keep all cores busy, small enough for a few such arrays to stay in cache.
 ENTRIES_PER_TILE = 160_000
 TILES_UNDER_WAY = 4
+# Sizes that few samples are filled up to, and how full a range of one of several tiles must be for that.
+FEW, FILLED = (32, 128), 2 / 3
 KERNEL_FUNCTIONS = "Pass the third part of a triple from `ntk_equiv.stax`, as in `net.kernel_fn`."
 
 Index = int | jax.Array
@@ -121,7 +124,11 @@ def evaluate_gram(
         return jax.tree.map(_symmetrize, whole) if x2 is None else whole
     # Known samples may meet a function that is being traced: what is known is evaluated now, not in its program.
     with evaluating_what_is_known():
-        return _evaluate_in_tiles(kernel.restrict(get), x1, x2, get, tile, progress)
+        if isinstance(get, str) or not isinstance(kernel, CheapPerSample):
+            return _evaluate_in_tiles(kernel.restrict(get), x1, x2, get, tile, progress)
+        # One program for both orders of the two kernels.
+        found = _evaluate_in_tiles(kernel.restrict(get), x1, x2, tuple(sorted(get)), tile, progress)
+        return select(found, get)
 
 
 def _evaluate_in_tiles(
@@ -133,23 +140,61 @@ def _evaluate_in_tiles(
     progress: bool,
 ) -> Any:
     """Return the kernels of known samples, at least one on each side."""
-    symmetric = x2 is None
-    n1, n2 = _count(x1), _count(x1 if symmetric else x2)
-    size = _tile_size(kernel, x1) if tile is None else tile
-    left = kernel.per_sample(x1)
-    right = left if symmetric else kernel.per_sample(x2)
-    sizes = min(size, n1), min(size, n2)
-    corners = _tile_corners((n1, n2), sizes, symmetric=symmetric)
-    tiles = _evaluate_tiles(kernel, left, right, corners, sizes, get)
+    n1, n2 = _count(x1), _count(x1 if x2 is None else x2)
+    sizes = _tile_sizes(kernel, x1, n1, n2) if tile is None else (min(tile, n1), min(tile, n2))
+    left = _Ranges(kernel, x1, sizes[0])
+    right = left if x2 is None and sizes[0] == sizes[1] else _Ranges(kernel, x1 if x2 is None else x2, sizes[1])
+    corners = [(row, column) for row in left.starts for column in right.starts if x2 is not None or row <= column]
+    tiles = _evaluate_tiles(kernel, left, right, corners, get)
     result: _InHostMemory | _InDeviceMemory | None = None
     for (row, column), entries in tqdm(zip(corners, tiles, strict=True), total=len(corners), disable=not progress):
         if result is None:
             kind = _InHostMemory if jax.default_backend() == "cpu" else _InDeviceMemory
             _check_size(entries, n1, n2)
-            result = kind(entries, n1, n2, symmetric)
+            result = kind(entries, n1, n2, x2 is None)
         result.place(entries, row, column)
     assert result is not None
     return result.arrays()
+
+
+class _Ranges:
+    """What a kernel knows about samples, in ranges of one size, so that one program serves all of them.
+
+    The last ranges overlap. Samples that are fewer than a range are filled up with copies of the last one.
+
+    Args:
+        kernel: any kernel function.
+        x: samples.
+        size: how many a range has.
+    """
+
+    def __init__(self, kernel: SplitKernel, x: Inputs, size: int):
+        self.size, count = size, _count(x)
+        self.starts = [max(0, min(start, count - size)) for start in range(0, count, size)]
+        self._apart = isinstance(kernel, CheapPerSample)
+        if self._apart:
+            # NumPy cuts without a program for each shape.
+            x = jax.tree.map(np.asarray, x) if jax.default_backend() == "cpu" else x
+            self._known = {start: kernel.per_sample(_take(x, start, size)) for start in self.starts}
+        else:
+            self._known = {0: kernel.per_sample(x)}
+
+    def __getitem__(self, start: int) -> Any:
+        """Return what is known about the range that begins with a sample."""
+        return self._known[start] if self._apart else _cut(self._known[0], start, self.size)
+
+
+def _take(x: Inputs, start: int, size: int) -> Inputs:
+    """Return a range of samples, filled up if there are too few."""
+    missing = start + size - _count(x)
+    if missing <= 0:
+        return jax.tree.map(lambda leaf: leaf[start : start + size], x)
+    return jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)]), x)
+
+
+@partial(jax.jit, static_argnames="size")
+def _cut(tree: Any, start: Index, size: int) -> Any:
+    return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), tree)
 
 
 @dataclass_pytree
@@ -199,15 +244,17 @@ def kernel_diagonal(kernel_fn: SplitKernel, x: Inputs, get: str = "nngp") -> jax
 
 
 def _evaluate_tiles(
-    kernel: SplitKernel, left: Any, right: Any, corners: list[tuple[int, int]], sizes: tuple[int, int], get: Any
+    kernel: SplitKernel, left: _Ranges, right: _Ranges, corners: list[tuple[int, int]], get: Any
 ) -> Iterator[Any]:
     """Yield the tiles at `corners`, in order."""
     # A few are always under way, because XLA runs each of them on one core of a CPU.
     devices = jax.local_devices()
-    copies = [(left, right)] if len(devices) == 1 else [jax.device_put((left, right), device) for device in devices]
     under_way: deque[Any] = deque()
     for number, (row, column) in enumerate(corners):
-        under_way.append(_tile(kernel, *copies[number % len(copies)], row, column, sizes, get))
+        sides = left[row], right[column]
+        if len(devices) > 1:
+            sides = jax.device_put(sides, devices[number % len(devices)])
+        under_way.append(_tile(kernel, *sides, get))
         if len(under_way) == TILES_UNDER_WAY * len(devices):
             yield _on(devices[0], under_way.popleft())
     while under_way:
@@ -218,14 +265,9 @@ def _on(device: jax.Device, entries: Any) -> Any:
     return entries if jax.tree.leaves(entries)[0].devices() == {device} else jax.device_put(entries, device)
 
 
-@partial(jax.jit, static_argnames=("sizes", "get"))
-def _tile(
-    kernel: SplitKernel, left: Any, right: Any, row: Index, column: Index, sizes: tuple[int, int], get: Any
-) -> Any:
-    def cut(tree: Any, start: Index, size: int) -> Any:
-        return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), tree)
-
-    return kernel.per_pair(cut(left, row, sizes[0]), cut(right, column, sizes[1]), get)
+@partial(jax.jit, static_argnames="get")
+def _tile(kernel: SplitKernel, left: Any, right: Any, get: Any) -> Any:
+    return kernel.per_pair(left, right, get)
 
 
 class _InHostMemory:
@@ -238,7 +280,8 @@ class _InHostMemory:
     def place(self, entries: Any, row: int, column: int) -> None:
         def write(whole: np.ndarray, part: jax.Array) -> None:
             diagonal = self.symmetric and row == column
-            values = np.asarray(part)
+            # Rows and columns beyond the result belong to samples that only fill up.
+            values = np.asarray(part)[: len(whole) - row, : whole.shape[1] - column]
             values = _symmetrize(values) if diagonal else values
             whole[row : row + values.shape[0], column : column + values.shape[1]] = values
             if self.symmetric and not diagonal:
@@ -258,6 +301,8 @@ class _InDeviceMemory:
         self.whole = jax.tree.map(lambda k: jnp.zeros((n1, n2, *k.shape[2:]), k.dtype), entries)
 
     def place(self, entries: Any, row: int, column: int) -> None:
+        n1, n2 = jax.tree.leaves(self.whole)[0].shape[:2]
+        entries = jax.tree.map(lambda part: part[: n1 - row, : n2 - column], entries)
         self.whole = _update(self.whole, entries, row, column, self.symmetric, self.symmetric and row == column)
 
     def arrays(self) -> Any:
@@ -294,13 +339,23 @@ def _symmetrize(k: Any) -> Any:
     return (k + _mirror(k)) / 2
 
 
-def _tile_corners(shape: tuple[int, int], sizes: tuple[int, int], *, symmetric: bool) -> list[tuple[int, int]]:
-    """Return where tiles start. All have the same size, so that one program serves them; the last ones overlap."""
-    rows, columns = (
-        [min(start, extent - size) for start in range(0, extent, size)]
-        for extent, size in zip(shape, sizes, strict=True)
-    )
-    return [(row, column) for row in rows for column in columns if not symmetric or row <= column]
+def _tile_sizes(kernel: SplitKernel, x: Inputs, n1: int, n2: int) -> tuple[int, int]:
+    """Return how many samples a tile has on each side.
+
+    Few samples are filled up to one of a few sizes. That costs at most the time of one tile, and then most calls with
+    few samples share their programs, which take far longer to compile.
+    """
+    largest = _tile_size(kernel, x)
+    if not isinstance(kernel, CheapPerSample):
+        return min(largest, n1), min(largest, n2)
+    one_tile = max(n1, n2) <= largest
+
+    def size(n: int) -> int:
+        if one_tile:
+            return next(size for size in (*FEW, largest) if size >= n or size == largest)
+        return largest if n > FILLED * largest else n
+
+    return min(largest, size(n1)), min(largest, size(n2))
 
 
 def _tile_size(kernel: SplitKernel, x: Inputs) -> int:

@@ -44,7 +44,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ntk_equiv._check import file_path, refusal
-from ntk_equiv._memory import in_bytes
+from ntk_equiv._machine import in_bytes
 
 MAGIC = b"NTKTILE1"
 PREFIX = struct.Struct("<8sII")

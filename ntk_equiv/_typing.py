@@ -80,3 +80,10 @@ class SplitKernel(KernelFunction, Protocol):
 
     def entries_per_pair(self, x: Inputs) -> int:
         """Return how many numbers one pair of samples occupies, for choosing the size of a tile."""
+
+
+@runtime_checkable
+class CheapPerSample(SplitKernel, Protocol):
+    """A kernel function whose work for each sample is small: it may be done range by range, and for a few more."""
+
+    is_cheap_per_sample: bool

@@ -122,7 +122,7 @@ def _run_info(asked: argparse.Namespace) -> None:
 
     from ntk_equiv import ensembles, planning
     from ntk_equiv._check import positive_integer
-    from ntk_equiv.ensembles import available_cores
+    from ntk_equiv._machine import available_cores
 
     for argument in ("members", "width", "layers", "features", "batch"):
         positive_integer(getattr(asked, argument), argument)

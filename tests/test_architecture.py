@@ -13,7 +13,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "ntk_equiv"
 
-BASE = {"_typing", "_check", "_pytrees", "_memory"}
+BASE = {"_typing", "_check", "_pytrees", "_machine"}
 SYMMETRY = BASE | {"groups", "reps", "orbits"}
 THEORY = SYMMETRY | {
     "_tile_folder", "_convolution", "_positions", "stax", "filters", "solvers", "metrics", "_gram", "theorems"
@@ -27,8 +27,8 @@ MAY_IMPORT = {
     "_typing": set(),
     "_check": {"_typing"},
     "_pytrees": set(),
-    "_memory": {"_check"},
-    "_tile_folder": {"_check", "_memory"},
+    "_machine": {"_check"},
+    "_tile_folder": {"_check", "_machine"},
     "groups": BASE,
     "reps": BASE | {"groups"},
     "orbits": BASE | {"groups", "reps"},

@@ -31,7 +31,7 @@ from typing import IO, Any
 import numpy as np
 from jaxtyping import UInt8
 
-from ntk_equiv import _memory
+from ntk_equiv import _machine
 from ntk_equiv._check import describe, file_path, refusal
 
 ImagesAndLabels = tuple[np.ndarray, np.ndarray]
@@ -50,11 +50,11 @@ def damaged_file(path: Path, expected: str, got: str) -> Exception:
 
 def _check_memory(path: Path, size: int, /, what: str = "") -> None:
     """Refuse to read so many bytes if they do not fit into the free memory."""
-    free = _memory.free_memory()
+    free = _machine.free_memory()
     if size > free:
         fix = "Save fewer samples, or smaller numbers, such as bytes for images."
-        got = f"{_memory.in_bytes(size)} once unpacked{what}"
-        expected = f"a file that fits into {_memory.in_bytes(free)} of free memory"
+        got = f"{_machine.in_bytes(size)} once unpacked{what}"
+        expected = f"a file that fits into {_machine.in_bytes(free)} of free memory"
         raise refusal(str(path), expected=expected, got=got, fix=fix)
 
 

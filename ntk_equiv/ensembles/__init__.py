@@ -18,8 +18,6 @@ from ntk_equiv.ensembles._compare import Comparison, Deviation, Trend, compare_w
 from ntk_equiv.ensembles._layout import Layout, use_cores
 
 # For the command line.
-from ntk_equiv.ensembles._layout import available_cores as available_cores
-
 # For those who want to look at what is compiled, or to lower it for another device.
 from ntk_equiv.ensembles._members import prepare_task as prepare_task
 from ntk_equiv.ensembles._models import as_pair, to_flax

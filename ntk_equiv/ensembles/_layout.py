@@ -14,7 +14,6 @@ trained step by step, in a Python loop over chunks and steps in which each step 
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from ntk_equiv._check import one_of, positive_integer, refusal
+from ntk_equiv._machine import available_cores
 
 AXIS = "members"
 # Memory for the activations of a chunk. On a core of a CPU they should stay in its cache.
@@ -292,8 +292,3 @@ def use_cores(count: int | None = None, /) -> int:
             "use_cores", expected="called before JAX is used", got="a call after", fix=fix, kind=RuntimeError
         ) from error
     return count
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -32,7 +32,7 @@ import numpy as np
 
 from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv._gram import evaluate_gram
-from ntk_equiv._memory import check_fits
+from ntk_equiv._machine import check_fits
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import SplitKernel
 from ntk_equiv.groups import FiniteGroup
@@ -76,10 +76,10 @@ class WeightedIrrep:
         """How often each eigenvalue of the block occurs in the whole Gram matrix: d times, 2d for a pair."""
         return round(self.weight * len(self.sigma))
 
-    def matrices(self, dtype: Any) -> jax.Array:
-        """Return σ in the precision of `dtype`."""
+    def matrices(self, dtype: Any, elements: np.ndarray | slice = slice(None)) -> jax.Array:
+        """Return σ of some elements, all unless given, in the precision of `dtype`."""
         complex_dtype = jnp.complex128 if dtype == jnp.float64 else jnp.complex64
-        return jnp.asarray(self.sigma, complex_dtype if np.iscomplexobj(self.sigma) else dtype)
+        return jnp.asarray(self.sigma[elements].astype(complex_dtype if np.iscomplexobj(self.sigma) else dtype))
 
 
 TRIVIAL = 0
@@ -210,8 +210,10 @@ class GramBlocks:
     def spectrum(self) -> jax.Array | None:
         """Return the eigenvalues in increasing order, as often as they occur in the Gram matrix; None if unknown."""
         spectra = [(irrep, block.solved.spectrum) for irrep, block in self]
-        known = [jnp.tile(values, irrep.copies) for irrep, values in spectra if values is not None]
-        return jnp.sort(jnp.concatenate(known)) if len(known) == len(spectra) else None
+        if any(values is None for _, values in spectra):
+            return None
+        xp = np if is_concrete([values for _, values in spectra]) else jnp  # NumPy needs no programs
+        return jnp.asarray(xp.sort(xp.concatenate([xp.tile(values, irrep.copies) for irrep, values in spectra])))
 
     def largest_eigenvalue(self) -> float:
         """Return a bound on the largest eigenvalue of these blocks, as sharp as the solver knows it."""
@@ -311,16 +313,16 @@ def _sum_blocks(
     _check_memory(data, solver, list(irreps.values()), len(get))
     theta, other = _HalfBlocks(irreps, new), _HalfBlocks(irreps, tuple(irreps))
     identity = 0 if data.group is None else data.group.identity
-    row_sums: Any = 0
+    row_sums = None
     for elements, factors, kernels in _evaluate_kernels(kernel, data, get):
-        row_sums = row_sums + _row_sums(kernels[0], factors)
+        row_sums = _add_row_sums(row_sums, kernels[0], factors)
         if identity in elements:
-            diagonal = _largest_on_diagonal(kernels[0][elements.index(identity)])
+            diagonal = _largest_on_diagonal(kernels[0], elements.index(identity))
         theta.add(kernels[0], elements, factors)
         for matrix in kernels[1:]:
             other.add(matrix, elements, factors)
-    scale = jnp.max(row_sums)
-    noise = noise_level(scale, diagonal, data.size, solver_eps=solver.precision(scale))
+    assert row_sums is not None
+    scale, noise = _scale_and_noise(row_sums, diagonal, data.size, solver.precision(diagonal))
     return _Matrices(theta.pop, other.pop, scale, diagonal, noise)
 
 
@@ -365,14 +367,15 @@ def irreps_in_labels(data: TrainingSet) -> tuple[int, ...]:
     """Return the numbers of the irreps in which the labels are not zero; all of them if the labels are not known."""
     if not is_concrete(data.y):
         return tuple(range(len(irreps_of(data.group))))
-    labels = data.labels()
+    # In NumPy: so few numbers are not worth a program for each operation.
+    labels = np.asarray(data.labels())
     # Squares of very small or large labels would vanish or overflow.
-    labels = labels / jnp.maximum(jnp.max(jnp.abs(labels)), jnp.finfo(labels.dtype).tiny)
+    labels = labels / np.maximum(np.abs(labels).max(initial=0), jnp.finfo(labels.dtype).tiny)
     # Labels that the group leaves as they are need no other irrep, and none is computed.
-    if not bool(jnp.any(labels != labels[:1])):
+    if not np.any(labels != labels[:1]):
         return (TRIVIAL,)
     everything = irreps_of(data.group)
-    total = float(jnp.sum(labels**2))
+    total = float(np.sum(labels**2))
     rounding = (100 * float(jnp.finfo(labels.dtype).eps)) ** 2 * total
     # By Parseval's identity, weight · ‖v̂‖² is the square of what an irrep holds of the labels.
     parts = [
@@ -392,7 +395,15 @@ def check_positions(shape: tuple[int, ...], data: TrainingSet) -> None:
 
 def _labels_in_basis(solved: SolvedBlock, irrep: WeightedIrrep, labels: jax.Array) -> jax.Array:
     """Return v̂† of labels [order, (i, p), channels] in the working basis of a block."""
-    return solved.to_basis(coefficients(irrep.matrices(labels.dtype), labels).conj().T)
+    bring = _compiled_labels_in_basis if solved.traceable else _coefficients_in_basis
+    return bring(solved, irrep.matrices(labels.dtype), labels)
+
+
+def _coefficients_in_basis(solved: SolvedBlock, sigma: jax.Array, labels: jax.Array) -> jax.Array:
+    return solved.to_basis(coefficients(sigma, labels).conj().T)
+
+
+_compiled_labels_in_basis = jax.jit(_coefficients_in_basis)
 
 
 def decomposition_memory(data: TrainingSet, solver: Solver, irreps: Iterable[WeightedIrrep], kernels: int) -> int:
@@ -422,7 +433,7 @@ def _check_positive(found: GramBlocks) -> None:
         return
     scale = float(found.scale)
     spectra = [block.solved.spectrum for _, block in found]
-    lowest = min((float(values[0]) for values in spectra if values is not None), default=0.0)
+    lowest = min((float(np.asarray(values)[0]) for values in spectra if values is not None), default=0.0)
     if not np.isfinite(lowest + scale):
         fix = "Look at the kernel of your training samples with `gram`."
         raise refusal("kernel_fn", expected="one with finite kernels", got="NaN or infinity", fix=fix)
@@ -442,8 +453,8 @@ class _HalfBlocks:
     def add(self, phi: jax.Array, elements: tuple[int, ...], factors: jax.Array) -> None:
         """Add what some elements contribute."""
         if self.numbers:
-            matrices = [self.irreps[number].matrices(factors.dtype) for number in self.numbers]
-            sigmas = tuple(sigma[np.array(elements)] for sigma in matrices)
+            chosen = np.array(elements)
+            sigmas = tuple(self.irreps[number].matrices(factors.dtype, chosen) for number in self.numbers)
             before = tuple(self.halves.pop(number) for number in self.numbers) if self.halves else None
             self.halves = dict(zip(self.numbers, _add_halves(before, sigmas, phi, factors), strict=True))
 
@@ -471,14 +482,23 @@ def _frame(data: TrainingSet, kernel: jax.Array, elements: tuple[int, ...]) -> j
 
 
 @jax.jit
-def _row_sums(phi: jax.Array, factors: jax.Array) -> jax.Array:
-    """Return what some elements and their inverses add to Σ|Θ| along each row."""
-    return jnp.einsum("k,ki->i", factors, jnp.abs(phi).sum(axis=2) + jnp.abs(phi).sum(axis=1))
+def _add_row_sums(before: jax.Array | None, phi: jax.Array, factors: jax.Array) -> jax.Array:
+    """Return Σ|Θ| along each row so far, with what some elements and their inverses add to it."""
+    sums = jnp.einsum("k,ki->i", factors, jnp.abs(phi).sum(axis=2) + jnp.abs(phi).sum(axis=1))
+    return sums if before is None else before + sums
 
 
-@jax.jit
-def _largest_on_diagonal(theta: jax.Array) -> jax.Array:
-    return jnp.max(jnp.abs(jnp.diagonal(theta)))
+@partial(jax.jit, static_argnames="identity")
+def _largest_on_diagonal(phi: jax.Array, identity: int) -> jax.Array:
+    return jnp.max(jnp.abs(jnp.diagonal(phi[identity])))
+
+
+@partial(jax.jit, static_argnames=("rows", "solver_eps"))
+def _scale_and_noise(
+    row_sums: jax.Array, diagonal: jax.Array, rows: int, solver_eps: float
+) -> tuple[jax.Array, jax.Array]:
+    scale = jnp.max(row_sums)
+    return scale, noise_level(scale, diagonal, rows, solver_eps=solver_eps)
 
 
 @jax.jit

@@ -26,7 +26,7 @@ import numpy as np
 from ntk_equiv import filters
 from ntk_equiv._check import is_concrete, one_of, whole_number
 from ntk_equiv._gram import ENTRIES_PER_TILE, gram, kernel_function, split_kernel
-from ntk_equiv._memory import free_memory, in_bytes
+from ntk_equiv._machine import free_memory, in_bytes
 from ntk_equiv._typing import Inputs, KernelFunction, SplitKernel
 from ntk_equiv.infinite._blocks import decomposition_memory, irrep_of, irreps_in_labels, irreps_of
 from ntk_equiv.infinite._symmetry import choose_training_set
@@ -37,13 +37,14 @@ from ntk_equiv.solvers import Eigh, Lanczos, Solver, check_solver
 LARGEST_DECOMPOSED, LARGEST_FACTORED = 5000, 12_000
 # How exact the solver is that is chosen for them: in single precision rounding is larger than 1e-6 anyway.
 RTOL = {np.dtype("float32"): 1e-4, np.dtype("float64"): 1e-6}
-STEPS = 60
+# Steps of an iterative solver; at late times it takes more, at early ones fewer.
+STEPS = 30
 # An eigendecomposition takes about as long as so many products of matrices of its size.
 PRODUCTS_PER_DECOMPOSITION = 5
 # Reading tiles, in bytes per second; few rows are multiplied at a time, so reading is what takes time.
-BYTES_PER_SECOND = 4e9
+BYTES_PER_SECOND = 3e9
 # Samples on each side when pairs are timed: at first, and at most.
-FIRST_TIMED, MOST_TIMED = 4, 400
+FIRST_TIMED, MOST_TIMED = 4, 800
 # A measurement of few pairs counts if it takes so many seconds: shorter ones are mostly overhead.
 RELIABLE_SECONDS = 0.5
 
@@ -220,9 +221,9 @@ def seconds_per_pair(kernel: SplitKernel, x: Inputs, pairs: int) -> float:
     for count in (FIRST_TIMED, tile * max(1, min(FIRST_TIMED, MOST_TIMED // tile))):
         one = jax.tree.map(lambda leaf: jnp.asarray(leaf[:count]), x)  # noqa: B023
         other = jax.tree.map(lambda leaf: jnp.asarray(leaf[-count:]), x)  # noqa: B023
-        _seconds(lambda: gram(kernel, one, other))  # noqa: B023  (compiles)
+        _seconds(lambda: gram(kernel, one, other, "ntk"))  # noqa: B023  (compiles)
         # The slower of two, in case the computer is busy with other things.
-        seconds = max(_seconds(lambda: gram(kernel, one, other)) for _ in range(2))  # noqa: B023
+        seconds = max(_seconds(lambda: gram(kernel, one, other, "ntk")) for _ in range(2))  # noqa: B023
         each = seconds / min(count, count_all) ** 2
         if seconds > RELIABLE_SECONDS or count >= count_all or tile == 1 or each * pairs < 1:
             break

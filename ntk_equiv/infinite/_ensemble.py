@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float
 
 from ntk_equiv import filters
@@ -128,7 +129,7 @@ class InfiniteEnsemble:
         given = blocks is not None
         if blocks is None:
             with evaluating_what_is_known():
-                blocks, solver = _solve_for_mean(kernel, train, filter, reduction, method, solver, progress)
+                blocks, solver = _solve_for_labels(kernel, train, filter, reduction, method, solver, progress=progress)
         values = {
             "kernel_fn": kernel,
             "train": train,
@@ -142,8 +143,7 @@ class InfiniteEnsemble:
             object.__setattr__(self, name, value)
         if not given:  # blocks that are given may be JAX's placeholders; predictions check the rate again
             with evaluating_what_is_known():
-                _warnings.check_rate(filter, self._loss_entries, blocks, self._largest_eigenvalue)
-                _warnings.warn_of_rank(blocks)
+                self._check_new()
 
     def __repr__(self) -> str:
         data = self.blocks.data
@@ -311,7 +311,7 @@ class InfiniteEnsemble:
     def rank(self) -> int:
         """How many eigenvalues of the Gram matrix are not zero up to rounding."""
         blocks, values = self._known_spectrum()
-        return int(jnp.sum(values > blocks.noise))
+        return int(np.sum(np.asarray(values) > float(blocks.noise)))
 
     # What follows from it
 
@@ -401,7 +401,10 @@ class InfiniteEnsemble:
 
     def save(self, path: Any) -> None:
         """Write the solved blocks to a file `.npz`, with what is needed to recognise the data and the kernel."""
-        _storage.save(path, self.kernel_fn, self._blocks_for(None), self.reduction, self.solver)
+        known = self._completed.get("blocks", self.blocks)
+        complete = known.has_nngp and len(known.by_irrep) == len(irreps_of(known.data.group))
+        blocks = self._blocks_for(None, covariance=complete)
+        _storage.save(path, self.kernel_fn, blocks, self.reduction, self.solver)
 
     @classmethod
     def load(cls, path: Any, kernel_fn: KernelFunction | tuple, train: Any, filter: Any = None) -> "InfiniteEnsemble":
@@ -445,6 +448,26 @@ class InfiniteEnsemble:
 
     # Which blocks are needed
 
+    @classmethod
+    def _with_covariance(
+        cls, kernel_fn: KernelFunction | tuple, train: Any, filter: filters.Filter, *, reduction: str, method: str
+    ) -> "InfiniteEnsemble":
+        """Return what `with_covariance` does, without evaluating kernels for the mean before."""
+        kernel = split_kernel(kernel_function(kernel_fn))
+        one_of(reduction, ("sum", "mean"), "reduction")
+        with evaluating_what_is_known():
+            blocks, solver = _solve_for_labels(kernel, train, filter, reduction, method, "auto", covariance=True)
+            in_labels = {number: blocks.by_irrep[number] for number in irreps_in_labels(blocks.data)}
+            first = dataclasses.replace(blocks, by_irrep=in_labels)
+            ens = cls(kernel, train, filter, reduction=reduction, solver=solver, blocks=first)
+            ens._completed["blocks"] = blocks
+            ens._check_new()
+        return ens
+
+    def _check_new(self) -> None:
+        _warnings.check_rate(self.filter, self._loss_entries, self.blocks, self._largest_eigenvalue)
+        _warnings.warn_of_rank(self.blocks)
+
     @property
     def _loss_entries(self) -> int:
         """How many entries the loss is a mean over; 1 if it is a sum."""
@@ -462,15 +485,16 @@ class InfiniteEnsemble:
         """
         known = self._completed.get("blocks", self.blocks)
         everything = every_irrep or covariance
-        wanted = range(len(irreps_of(known.data.group))) if everything else sorted(known.by_irrep)
+        # The labels have no part in other irreps than those that were solved first.
+        wanted = range(len(irreps_of(known.data.group))) if everything else sorted(self.blocks.by_irrep)
         # One inverse may be all that the end of training needs; for other times, any function must be applicable.
         ended = times is not None and is_concrete(times) and bool(jnp.all(jnp.isinf(times)))
         shift = _inverse_shift(self.filter, self.reduction, known.data) if ended else None
         # Inside a compiled function that was given this ensemble, the shift is traced, and belongs to its blocks.
         served = {None, shift} if is_concrete(known) else {None, *(b.solved.inverse_shift for _, b in known if ended)}
         usable = {number: block for number, block in known.by_irrep.items() if block.solved.inverse_shift in served}
-        if len(usable) == len(wanted) and (known.has_nngp or not covariance):
-            return known
+        if usable.keys() >= set(wanted) and (known.has_nngp or not covariance):
+            return dataclasses.replace(known, by_irrep={number: usable[number] for number in wanted})
         nngp = covariance or known.has_nngp
         # Inside a function that is being traced, what is known is computed now, and only once.
         with evaluating_what_is_known():
@@ -484,7 +508,7 @@ class InfiniteEnsemble:
                 inverse_shift=shift,
             )
         if is_concrete(blocks):
-            self._completed["blocks"] = blocks
+            self._completed["blocks"] = dataclasses.replace(blocks, by_irrep=known.by_irrep | blocks.by_irrep)
         return blocks
 
     def _blocks_from_start(self, f0: Callable, times: jax.Array) -> GramBlocks:
@@ -550,16 +574,21 @@ class InfiniteEnsemble:
         return blocks, values
 
 
-def _solve_for_mean(
+def _solve_for_labels(
     kernel: SplitKernel,
     train: Any,
     filter: filters.Filter,
     reduction: str,
     method: str,
     solver: Solver | str,
-    progress: bool,
+    *,
+    progress: bool = False,
+    covariance: bool = False,
 ) -> tuple[GramBlocks, Solver]:
-    """Return the blocks of those irreps that the labels contain, and the solver that was chosen."""
+    """Return the blocks of those irreps that the labels contain, and the solver that was chosen.
+
+    With `covariance`, return those of every irrep, and with 𝒦.
+    """
     chosen = check_solver(solver, auto=Eigh())  # before anything is evaluated
     data = choose_training_set(method, kernel, train)
     check_labels(data)
@@ -569,6 +598,9 @@ def _solve_for_mean(
     if boolean(progress, "progress") and isinstance(chosen, Lanczos):
         chosen = dataclasses.replace(chosen, progress=True)
     shift = _inverse_shift(filter, reduction, data)
+    if covariance:
+        everything = range(len(irreps_of(data.group)))
+        return solve_blocks(kernel, data, chosen, everything, get=_moments.BOTH, inverse_shift=shift), chosen
     return solve_blocks(kernel, data, chosen, numbers, inverse_shift=shift), chosen
 
 

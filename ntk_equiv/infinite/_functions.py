@@ -7,20 +7,32 @@ the sums over the group become averages over the Haar measure,
 
 Equally spaced rotations approach it, exponentially fast for smooth kernels. (Under `reduction="sum"` the effective
 time grows with k, and there is no limit.) So `haar_limit` doubles k until predictions no longer change.
+
+A mean and a covariance of the same data, asked for one after the other, solve the same blocks. `_LastBlocks` keeps them
+between the calls.
 """
 
+import dataclasses
+import weakref
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from ntk_equiv import filters, reps
-from ntk_equiv._check import boolean, positive_integer, refusal, scalar
+from ntk_equiv._check import boolean, is_concrete, positive_integer, refusal, scalar
+from ntk_equiv._gram import kernel_function, split_kernel
 from ntk_equiv._typing import Inputs, KernelFunction, Scalar
 from ntk_equiv.groups import SO2
+from ntk_equiv.infinite._blocks import GramBlocks
 from ntk_equiv.infinite._ensemble import InfiniteEnsemble
+from ntk_equiv.infinite._symmetry import choose_training_set
 from ntk_equiv.orbits import augment
 from ntk_equiv.reps import Representation, check_representation
+from ntk_equiv.solvers import Eigh
+
+# Larger blocks are not kept between calls: who has such data should keep an `InfiniteEnsemble`.
+MOST_BYTES_KEPT = 2**30
 
 
 def ensemble_mean(
@@ -59,9 +71,10 @@ def ensemble_mean(
     """
     filter = filters.gradient_flow(learning_rate)
     filter.checked_time(t)  # before anything expensive
-    ens = InfiniteEnsemble(kernel_fn, train, filter, reduction=reduction, method=method)
+    ens = _LAST.ensemble(kernel_fn, train, filter, reduction, method, covariance=False)
     x_test, (times, single) = ens.check_samples(x_test, "x_test"), ens._check_times(t)
     mean = ens._mean(x_test, times)
+    _LAST.keep(kernel_fn, train, method, ens)
     return mean[0] if single else mean
 
 
@@ -112,11 +125,79 @@ def ensemble_cov(
         raise refusal("x_test2", expected="left out for `diag=True`", got="another set of samples", fix=fix)
     filter = filters.gradient_flow(learning_rate)
     filter.checked_time(t)  # before anything expensive
-    ens = InfiniteEnsemble(kernel_fn, train, filter, reduction=reduction, method=method)
+    ens = _LAST.ensemble(kernel_fn, train, filter, reduction, method, covariance=True)
     x_test, (times, single) = ens.check_samples(x_test, "x_test"), ens._check_times(t)
     x_test2 = None if x_test2 is None else ens.check_samples(x_test2, "x_test2")
     cov = ens._var(x_test, times) if diag else ens._cov(x_test, times, x_test2)
+    _LAST.keep(kernel_fn, train, method, ens)
     return cov[0] if single else cov
+
+
+class _LastBlocks:
+    """The solved blocks of one call, for the next one with the same kernel and the same arrays.
+
+    They are kept while these arrays are in use, and only if they are small. Data in NumPy arrays, which may change
+    without notice, are not recognised.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self, _: Any = None) -> None:
+        """Keep nothing."""
+        self._key: tuple | None = None
+        self._alive: list[weakref.ref] = []
+        self._solved: dict[str, Any] = {}
+        self._in_labels: tuple[int, ...] = ()
+
+    def ensemble(
+        self,
+        kernel_fn: KernelFunction | tuple,
+        train: Any,
+        filter: filters.Filter,
+        reduction: str,
+        method: str,
+        *,
+        covariance: bool,
+    ) -> InfiniteEnsemble:
+        """Return the ensemble, with the blocks that are kept if they are its own."""
+        if self._key is None or self._key != _identity(kernel_fn, train, method):
+            if covariance:
+                return InfiniteEnsemble._with_covariance(kernel_fn, train, filter, reduction=reduction, method=method)
+            return InfiniteEnsemble(kernel_fn, train, filter, reduction=reduction, method=method)
+        blocks = GramBlocks(
+            choose_training_set(method, split_kernel(kernel_function(kernel_fn)), train), **self._solved
+        )
+        first = dataclasses.replace(blocks, by_irrep={number: blocks.by_irrep[number] for number in self._in_labels})
+        ens = InfiniteEnsemble(kernel_fn, train, filter, reduction=reduction, solver=Eigh(), blocks=first)
+        ens._completed["blocks"] = blocks
+        return ens
+
+    def keep(self, kernel_fn: KernelFunction | tuple, train: Any, method: str, ens: InfiniteEnsemble) -> None:
+        """Keep the blocks of an ensemble in place of those before."""
+        self.forget()
+        key, blocks = _identity(kernel_fn, train, method), ens._completed.get("blocks", ens.blocks)
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(blocks.by_irrep))
+        if key is None or not isinstance(ens.solver, Eigh) or size > MOST_BYTES_KEPT:
+            return
+        self._key, self._in_labels = key, tuple(ens.blocks.by_irrep)
+        # Without the data: what is kept must not keep these arrays alive. As soon as one is gone, so are the blocks.
+        self._solved = {"by_irrep": blocks.by_irrep, "scale": blocks.scale, "noise": blocks.noise}
+        self._alive = [weakref.ref(leaf, self.forget) for leaf in jax.tree.leaves(train)]
+
+
+def _identity(kernel_fn: KernelFunction | tuple, train: Any, method: str) -> tuple | None:
+    """Return what tells a kernel and arrays from others while they exist; None for arrays that may change."""
+    kernel, structure = jax.tree.flatten(split_kernel(kernel_function(kernel_fn)))
+    arrays, form = jax.tree.flatten(train)
+    if not is_concrete((kernel, arrays)) or not all(isinstance(array, jax.Array) for array in arrays):
+        return None
+    if not all(isinstance(value, int | float) for value in kernel):
+        return None
+    return method, structure, kernel, form, [id(array) for array in arrays]
+
+
+_LAST = _LastBlocks()
 
 
 class HaarLimit(NamedTuple):

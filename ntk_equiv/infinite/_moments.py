@@ -28,7 +28,7 @@ from jaxtyping import Float
 from ntk_equiv._check import is_concrete, refusal
 from ntk_equiv._gram import evaluate_gram, kernel_diagonal
 from ntk_equiv._positions import apart, joint
-from ntk_equiv._typing import Inputs, SplitKernel
+from ntk_equiv._typing import Inputs, Scalar, SplitKernel
 from ntk_equiv.infinite._blocks import (
     ENTRIES_AT_A_TIME,
     GramBlock,
@@ -63,14 +63,14 @@ def mean(kernel: SplitKernel, blocks: GramBlocks, f: FilterAboveNoise, x: Inputs
     learned = [None if block.solved.traceable else _filter_labels(block, f, times) for _, block in blocks]
 
     def of_portion(x: Inputs) -> jax.Array:
-        total: Any = 0
+        total: Any = None
         rows = coefficients_of_rows(kernel, blocks, x, ("ntk",))
         for (irrep, block), filtered, (hat,) in zip(blocks, learned, rows, strict=True):
             if filtered is None:
                 part = mean_of_block(block, f, times, hat, channels)
             else:
                 part = _inner_with_labels(hat, block.solved.from_basis(filtered), channels)
-            total = total + irrep.weight * part
+            total = _add_weighted(total, part, irrep.weight)
         return total.reshape(len(times), -1, *blocks.data.y.shape[1:])
 
     return jnp.concatenate([of_portion(portion) for portion in _portions(blocks, x)], axis=1)
@@ -85,8 +85,8 @@ def covariance(
     left = coefficients_of_rows(kernel, blocks, x, BOTH)
     right = (None for _ in blocks.by_irrep) if x2 is None else coefficients_of_rows(kernel, blocks, x2, BOTH)
     for (irrep, block), hats, others in zip(blocks, left, right, strict=True):
-        total = total + irrep.weight * _covariance_of_block(block, f, times, hats, others)
-    return apart((total + total.swapaxes(1, 2)) / 2 if x2 is None else total, prior.shape)
+        total = _add_weighted(total, _covariance_of_block(block, f, times, hats, others), irrep.weight)
+    return apart(_symmetrize(total) if x2 is None else total, prior.shape)
 
 
 def variance(kernel: SplitKernel, blocks: GramBlocks, f: FilterAboveNoise, x: Inputs, times: jax.Array) -> jax.Array:
@@ -96,7 +96,7 @@ def variance(kernel: SplitKernel, blocks: GramBlocks, f: FilterAboveNoise, x: In
         prior = kernel_diagonal(kernel, x).reshape(-1)
         total = prior[None]
         for (irrep, block), hats in zip(blocks, coefficients_of_rows(kernel, blocks, x, BOTH), strict=True):
-            total = total + irrep.weight * _variance_of_block(block, f, times, hats)
+            total = _add_weighted(total, _variance_of_block(block, f, times, hats), irrep.weight)
         return _clip_negative(total, prior).reshape(len(times), -1, *blocks.data.positions)
 
     return jnp.concatenate([of_portion(portion) for portion in _portions(blocks, x)], axis=1)
@@ -119,11 +119,11 @@ def trajectory_covariance(
 
 def on_training_set(blocks: GramBlocks, f: FilterAboveNoise, times: jax.Array) -> jax.Array:
     """Return f_t(Θ) y on the training set, [T, N, ...] in the shape of the labels."""
-    total: Any = 0
+    total: Any = None
     for irrep, block in blocks:
-        filtered = block.solved.from_basis(_filter_labels(block, f, times))
+        filtered = _leave_basis(block, _filter_labels(block, f, times))
         sigma = irrep.matrices(blocks.scale.dtype)
-        total = total + irrep.weight * _synthesize(sigma, filtered, blocks.data.channels)
+        total = _add_weighted(total, _synthesize(sigma, filtered, blocks.data.channels), irrep.weight)
     return blocks.data.unframe(total)
 
 
@@ -248,6 +248,16 @@ def _portions(blocks: GramBlocks, x: Inputs) -> Iterator[Inputs]:
 
 
 @jax.jit
+def _add_weighted(total: jax.Array | None, part: jax.Array, weight: Scalar) -> jax.Array:
+    return weight * part if total is None else total + weight * part
+
+
+@jax.jit
+def _symmetrize(covariance: jax.Array) -> jax.Array:
+    return (covariance + covariance.swapaxes(1, 2)) / 2
+
+
+@jax.jit
 def _frame(data: TrainingSet, kernels: tuple) -> tuple:
     return tuple(data.frame_kernel(kernel) for kernel in kernels)
 
@@ -293,6 +303,16 @@ def _filter_labels(block: GramBlock, f: FilterAboveNoise, times: jax.Array) -> j
 @jax.jit
 def _compiled_filter(block: GramBlock, f: FilterAboveNoise, times: jax.Array) -> jax.Array:
     return block.solved.apply(f, times, block.labels)
+
+
+def _leave_basis(block: GramBlock, rows: jax.Array) -> jax.Array:
+    """Return rows of the working basis in that of the block."""
+    return _compiled_leaving(block, rows) if block.solved.traceable else block.solved.from_basis(rows)
+
+
+@jax.jit
+def _compiled_leaving(block: GramBlock, rows: jax.Array) -> jax.Array:
+    return block.solved.from_basis(rows)
 
 
 @partial(jax.jit, static_argnames="channels")
@@ -431,7 +451,7 @@ def _clip_negative(variance: jax.Array, prior: jax.Array) -> jax.Array:
     Rounding is measured against the variances before training, `prior` [rows].
     """
     if is_concrete((variance, prior)) and variance.size:
-        lowest, scale = float(jnp.min(variance)), float(jnp.max(prior))
+        lowest, scale = float(np.min(variance)), float(np.max(prior))
         if not lowest >= -rounding_allowed(variance) * scale:
             fix = "The kernel is not positive semidefinite on training and test samples together."
             raise refusal("kernel_fn", expected="positive semidefinite", got=f"a variance of {lowest:.3g}", fix=fix)

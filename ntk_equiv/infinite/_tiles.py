@@ -17,8 +17,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -31,8 +30,8 @@ from jax.sharding import Mesh
 from tqdm.auto import tqdm
 
 from ntk_equiv._check import is_concrete, refusal
-from ntk_equiv._gram import ENTRIES_PER_TILE, TILES_UNDER_WAY, evaluate_gram, kernel_diagonal
-from ntk_equiv._memory import check_fits
+from ntk_equiv._gram import ENTRIES_PER_TILE, evaluate_gram, kernel_diagonal
+from ntk_equiv._machine import check_fits, run_in_threads
 from ntk_equiv._tile_folder import TileFolder, check_disk
 from ntk_equiv._typing import Inputs, SplitKernel
 from ntk_equiv.infinite._training_set import TrainingSet
@@ -48,6 +47,7 @@ from ntk_equiv.solvers import (
 
 # Entries of one tile of a block: large enough for products to be fast, small enough to have several at a time.
 ENTRIES_PER_STORED_TILE = 2**22
+FEWEST_RANGES = 12
 OTHER_STORAGE = 'Take fewer samples or float32, or a solver with `storage="recompute"` or `storage=` a folder.'
 
 
@@ -78,7 +78,9 @@ class KernelTiles:
         # As many pieces as needed, of equal size, so that the last one is not mostly filled up.
         piece = math.ceil(data.n / math.ceil(data.n / largest))
         rows = piece * math.prod(data.positions)
-        return cls(kernel, data, weights, piece, max(1, math.isqrt(ENTRIES_PER_STORED_TILE) // rows))
+        # Of a tile on the diagonal half is evaluated in vain: with more ranges there are relatively fewer of them.
+        pieces = min(math.isqrt(ENTRIES_PER_STORED_TILE) // rows, math.ceil(data.n / (FEWEST_RANGES * piece)))
+        return cls(kernel, data, weights, piece, max(1, pieces))
 
     def spread(self, devices: int) -> "KernelTiles":
         """Return the same with smaller tiles, so that all devices have equally many ranges of samples."""
@@ -124,8 +126,11 @@ class KernelTiles:
         samples = jax.tree.map(lambda leaf: leaf[start:stop], self.data.x)
         return samples if self.device is None else jax.device_put(samples, self.device)
 
-    def evaluate(self, left: Inputs, right: Inputs) -> dict[str, jax.Array]:
-        """Return the sums over the group for base samples, [a, (i, p), b, (j, p')] for each matrix."""
+    def prepare(self, left: Inputs, right: Inputs) -> Callable[[], dict[str, jax.Array]]:
+        """Return a program without arguments for the sums over the group, [a, (i, p), b, (j, p')] for each matrix.
+
+        It is compiled here and may run in any thread. Rows and columns that were filled up are still there.
+        """
         counts = [jax.tree.leaves(x)[0].shape[0] for x in (left, right)]
         sizes = [min(self.piece, count) for count in counts]
         numbers = tuple(math.ceil(count / size) for count, size in zip(counts, sizes, strict=True))
@@ -134,17 +139,24 @@ class KernelTiles:
             sizes, numbers = [self.piece] * 2, (self.pieces,) * 2
         x = [_fill(x, size * number) for x, size, number in zip((left, right), sizes, numbers, strict=True)]
         frame = dataclasses.replace(self.data, x=None, y=self.data.y[:1])
-        sums = sum_over_group(self.kernel, frame, *x, dict(self.weights), numbers)
-        rows, columns = (count * math.prod(self.data.positions) for count in counts)
-        return {name: found[:, :rows, :, :columns] for name, found in sums.items()}
+        arguments = self.kernel, frame, *x, dict(self.weights)
+        program = sum_over_group.lower(*arguments, numbers).compile()
+        return lambda: jax.block_until_ready(program(*arguments))
 
-    def tile(self, i: int, j: int) -> dict[str, jax.Array]:
-        """Return the tiles of a pair of ranges, [(a, i), (b, j)] for each matrix."""
-        found = self.evaluate(self.samples(i), self.samples(j))
-        return _as_matrices(found, i == j)
+    def prepare_tile(self, i: int, j: int) -> Callable[[], dict[str, jax.Array]]:
+        """Return a program for the tiles of a pair of ranges."""
+        return self.prepare(self.samples(i), self.samples(j))
+
+    def finish_tile(self, i: int, j: int, sums: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """Return tiles [(a, i), (b, j)] from what their program gave; refuse what is not finite."""
+        rows, columns = (int(self.edges[number + 1] - self.edges[number]) for number in (i, j))
+        tiles, finite = _as_matrices(sums, rows, columns, i == j)
+        if not bool(finite):
+            self.refuse(i, j, tiles)
+        return tiles
 
     def several(self, corners: list[tuple[int, int]]) -> Iterator[tuple[int, int, dict[str, jax.Array]]]:
-        """Yield the tiles of several pairs of ranges, with a few of them under way; refuse what is not finite."""
+        """Yield the tiles of several pairs of ranges, in order; refuse what is not finite."""
         return _evaluate_in_order([(self, i, j) for i, j in corners])
 
     def refuse(self, i: int, j: int, tiles: dict[str, jax.Array]) -> None:
@@ -236,7 +248,7 @@ def has_several_memories() -> bool:
 
 def _keep_tiles(plan: KernelTiles, solver: Any) -> TileSource:
     size, progress = plan.size, bool(getattr(solver, "progress", False))
-    what = f"{_describe_blocks(plan)}, half of each,"
+    what = f"the upper half of {_describe_blocks(plan)},"
     if solver.storage == "recompute":
         return TilesOnDemand(plan)
     if solver.storage == "memory":
@@ -292,8 +304,7 @@ class _Strips:
     def evaluate(self, *, progress: bool) -> None:
         """Evaluate all tiles in the rows of this process."""
         jobs = self._jobs()
-        tiles = _evaluate_in_order(jobs, under_way=max(TILES_UNDER_WAY, 2 * len(self.devices)))
-        for i, j, found in tqdm(tiles, "tiles of the Gram matrix", len(jobs), disable=not progress):
+        for i, j, found in tqdm(_evaluate_in_order(jobs), "tiles of the Gram matrix", len(jobs), disable=not progress):
             for name, tile in found.items():
                 self._place(name, i, j, tile)
                 if i != j:
@@ -335,29 +346,17 @@ class _Strips:
         return jnp.concatenate([*parts, filling], axis=1) if parts else filling
 
 
-def _evaluate_in_order(
-    jobs: list[tuple[KernelTiles, int, int]], under_way: int = TILES_UNDER_WAY
-) -> Iterator[tuple[int, int, dict[str, jax.Array]]]:
+def _evaluate_in_order(jobs: list[tuple[KernelTiles, int, int]]) -> Iterator[tuple[int, int, dict[str, jax.Array]]]:
     """Yield tiles in the given order, with several of them under way; refuse what is not finite."""
-    waiting: deque = deque()
-
-    def finish() -> tuple[int, int, dict[str, jax.Array]]:
-        plan, i, j, tiles, finite = waiting.popleft()
-        if not bool(finite):
-            plan.refuse(i, j, tiles)
-        return i, j, tiles
-
-    for plan, i, j in jobs:
-        tiles = plan.tile(i, j)
-        waiting.append((plan, i, j, tiles, _is_finite(tiles)))
-        if len(waiting) == under_way:
-            yield finish()
-    while waiting:
-        yield finish()
+    programs = (plan.prepare_tile(i, j) for plan, i, j in jobs)
+    for (plan, i, j), sums in zip(jobs, run_in_threads(programs), strict=True):
+        yield i, j, plan.finish_tile(i, j, sums)
 
 
 def _describe_blocks(plan: KernelTiles) -> str:
-    return f"{len(plan.weights)} blocks of {plan.edges[-1]} rows per dimension of their irreps"
+    count = len(plan.weights)
+    which = "one block" if count == 1 else f"{count} blocks"
+    return f"{which} of {plan.edges[-1]} rows per dimension of {'its irrep' if count == 1 else 'their irreps'}"
 
 
 def diagonal_in_portions(kernel: SplitKernel, x: Inputs, get: str) -> jax.Array:
@@ -425,7 +424,12 @@ def row_coefficients_by_tiles(
     """Return for every σ and each kernel conj(û) of the rows of test samples, [m, a, (b, i)]."""
     weights = {f"{name}-{number}": sigma.conj() for name in get for number, sigma in enumerate(sigmas)}
     plan = KernelTiles.plan(kernel, data, weights)
-    parts = [plan.evaluate(x, plan.samples(number)) for number in range(len(plan.sample_edges) - 1)]
+    programs = (plan.prepare(x, plan.samples(number)) for number in range(len(plan.sample_edges) - 1))
+    tested = jax.tree.leaves(x)[0].shape[0] * math.prod(data.positions)
+    parts = [
+        {name: sums[name][:, :tested, :, :columns] for name in weights}
+        for sums, columns in zip(run_in_threads(programs), np.diff(plan.edges).tolist(), strict=True)
+    ]
 
     def whole(name: str) -> jax.Array:
         rows = jnp.concatenate([part[name] for part in parts], axis=3).swapaxes(0, 1)
@@ -504,17 +508,15 @@ def _cut(tree: Any, start: jax.Array, size: int) -> Any:
     return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), tree)
 
 
-@partial(jax.jit, static_argnames="diagonal")
-def _as_matrices(sums: dict[str, jax.Array], diagonal: bool) -> dict[str, jax.Array]:
-    """Return sums [a, i, b, j] as matrices, exactly Hermitian where both ranges are the same."""
+@partial(jax.jit, static_argnames=("rows", "columns", "diagonal"))
+def _as_matrices(
+    sums: dict[str, jax.Array], rows: int, columns: int, diagonal: bool
+) -> tuple[dict[str, jax.Array], jax.Array]:
+    """Return sums [a, i, b, j] as matrices, and whether all is finite; exactly Hermitian on the diagonal."""
 
     def matrix(total: jax.Array) -> jax.Array:
-        whole = total.reshape(total.shape[0] * total.shape[1], -1)
+        whole = total[:, :rows, :, :columns].reshape(total.shape[0] * rows, -1)
         return (whole + whole.conj().T) / 2 if diagonal else whole
 
-    return jax.tree.map(matrix, sums)
-
-
-@jax.jit
-def _is_finite(tiles: dict[str, jax.Array]) -> jax.Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(tile)) for tile in tiles.values()]))
+    tiles = jax.tree.map(matrix, sums)
+    return tiles, jnp.all(jnp.stack([jnp.all(jnp.isfinite(tile)) for tile in tiles.values()]))

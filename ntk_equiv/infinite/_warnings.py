@@ -51,7 +51,7 @@ def check_end(
     filter: Filter, entries: int, blocks: GramBlocks, largest_eigenvalue: Callable[[], float], times: jax.Array
 ) -> None:
     """Refuse t = ∞ at a rate at which training neither diverges nor ends. Arguments are those of `check_rate`."""
-    if is_concrete(times) and bool(jnp.any(jnp.isinf(times))):
+    if is_concrete(times) and np.isinf(times).any():
         ratio = _largest_over_limit(filter, entries, blocks, largest_eigenvalue)
         if ratio is not None and ratio > 1 - ROUNDING:
             rate = float(filter.learning_rate)  # type: ignore[attr-defined]
@@ -83,7 +83,7 @@ def warn_of_rank(blocks: GramBlocks) -> None:
     values = blocks.spectrum()
     if values is None:
         return
-    rank = int(jnp.sum(values > blocks.noise))
+    rank = int(np.sum(np.asarray(values) > float(blocks.noise)))
     if rank < len(values):
         part = "Gram matrix" if len(values) == blocks.data.size else "part of the Gram matrix that the mean needs"
         warn_caller(
@@ -96,7 +96,7 @@ def warn_of_rank(blocks: GramBlocks) -> None:
 
 def warn_of_projection(blocks: GramBlocks, f: FilterAboveNoise, times: jax.Array) -> None:
     """Warn of labels that are out of reach, at times so late that null vectors of the Gram matrix are left out."""
-    if not is_concrete((blocks, times, f)) or not bool(jnp.any(f.is_late(times))):
+    if not is_concrete((blocks, times, f)) or not bool(_is_any_late(f, times)):
         return
     lost, total, null = _labels_in_null_space(blocks)
     if lost > float(jnp.finfo(blocks.noise.dtype).eps) ** 0.5 * total:
@@ -109,11 +109,16 @@ def warn_of_projection(blocks: GramBlocks, f: FilterAboveNoise, times: jax.Array
         )
 
 
+@jax.jit
+def _is_any_late(f: FilterAboveNoise, times: jax.Array) -> jax.Array:
+    return jnp.any(f.is_late(times))
+
+
 def _labels_in_null_space(blocks: GramBlocks) -> tuple[float, float, int]:
     """Return the norm of the labels in the null space and as a whole, in units of the largest, and its dimension."""
     lost = total = 0.0
     null = 0
-    largest = max(float(jnp.max(jnp.abs(block.labels))) for _, block in blocks) or 1.0
+    largest = max(float(np.abs(np.asarray(block.labels)).max()) for _, block in blocks) or 1.0
     for irrep, block in blocks:
         squares = np.sum((np.abs(np.asarray(block.labels)) / largest) ** 2, axis=0)
         total += irrep.weight * float(squares.sum())

@@ -25,7 +25,7 @@ import numpy as np
 
 from ntk_equiv._check import refusal
 from ntk_equiv._gram import split_kernel
-from ntk_equiv._memory import free_memory, in_bytes
+from ntk_equiv._machine import free_memory, in_bytes
 from ntk_equiv._typing import KernelFunction
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.infinite import duration, seconds_per_pair, seconds_per_product

@@ -13,6 +13,7 @@ alone is measured. Otherwise the operators ρ(g) ⊗ τ(g) are multiplied out as
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -116,7 +117,7 @@ class Representation:
             >>> reps.regular(groups.cyclic(3)).orbit(jnp.array([[1., 2., 3.]])).tolist()
             [[[1.0, 2.0, 3.0]], [[3.0, 1.0, 2.0]], [[2.0, 3.0, 1.0]]]
         """
-        return jax.vmap(lambda g: self(g, x))(self.elements(elements))
+        return _orbit(self, arrays(x, "x"), self.elements(elements))
 
     def elements(self, chosen: ArrayLike | Sequence | None = None, /) -> np.ndarray | jax.Array:
         """The chosen elements as one array, integers [count] or matrices [count, n, n]; all of a finite group if None.
@@ -254,6 +255,12 @@ class Representation:
 def _has_channels_first(shape: tuple[int, ...]) -> bool:
     """Whether an array that should be images [..., H, W, channels] looks like [..., channels, H, W]."""
     return shape[-3] in (1, 3, 4) and min(shape[-2:]) > 4
+
+
+# One program: many small ones would take longer to compile.
+@partial(jax.jit, static_argnames="rep")
+def _orbit(rep: Representation, x: Any, elements: np.ndarray | jax.Array) -> Any:
+    return jax.vmap(lambda g: rep(g, x))(elements)
 
 
 def _is_graph(x: Any) -> bool:

@@ -10,7 +10,7 @@ never repeated from tile to tile. `_rule` tells what happens in each layer.
 import math
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +63,7 @@ class KernelFn:
 
     rule: Rule
     features: int | None = field(default=None, metadata={"static": True})
+    is_cheap_per_sample: ClassVar[bool] = True
 
     def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None, *, pattern: Any = None) -> Any:
         """Return the kernels of all pairs of samples from `x1` and `x2`.

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ntk_equiv import _memory, datasets
+from ntk_equiv import _machine, datasets
 from ntk_equiv.datasets import idx_bytes, npz_arrays, read_idx
 from tests.datasets.stand_ins import binary_batch, checksums, python_batch, tar_of
 
@@ -122,7 +122,7 @@ def peak_of(call) -> int:
 
 
 def test_what_unpacks_to_more_than_the_free_memory_is_refused_unread(tmp_path, monkeypatch):
-    monkeypatch.setattr(_memory, "free_memory", lambda: 1e6)
+    monkeypatch.setattr(_machine, "free_memory", lambda: 1e6)
     large = np.zeros((4000, 1000), np.uint8)
     np.savez_compressed(tmp_path / "a.npz", images=large, labels=np.arange(4))
     (tmp_path / "a.gz").write_bytes(gzip.compress(idx_bytes(large)))

@@ -65,7 +65,7 @@ def results(wanted):
 
 def plant(fault):
     """Let something go wrong in this process."""
-    orthonormal_rows, evaluate = _krylov._orthonormal_rows, _tiles.KernelTiles.evaluate
+    orthonormal_rows, finish = _krylov._orthonormal_rows, _tiles.KernelTiles.finish_tile
 
     def round_differently(rows, rounding):
         # As another library might: with other signs, and with one row less near the end.
@@ -78,9 +78,11 @@ def plant(fault):
     if fault == "rounding":
         _krylov._orthonormal_rows = round_differently
     elif fault == "nan":
-        _tiles.KernelTiles.evaluate = lambda self, *x: jax.tree.map(lambda a: a * jnp.nan, evaluate(self, *x))
+        _tiles.KernelTiles.finish_tile = lambda self, i, j, sums: finish(
+            self, i, j, jax.tree.map(lambda a: a * jnp.nan, sums)
+        )
     elif fault == "death":
-        _tiles.KernelTiles.evaluate = die
+        _tiles.KernelTiles.prepare = die
     elif fault == "death in a product":
         _krylov.KrylovSpace.grow = die
 

@@ -361,7 +361,7 @@ WRONG = {
     "no members": (lambda: ENS.sample(jax.random.key(0), X_TEST, 1.0, 0), "positive integer"),
     "too many samples": (
         lambda: InfiniteEnsemble(KERNEL_FN, (jnp.ones((10**6, 1)), jnp.ones(10**6))),
-        r'1 blocks of 1000000 rows .* of 4\.01 TB where .* are free\. .*`storage="recompute"` or `storage=` a folder',
+        r'half of one block of 1000000 rows .* of 4\.01 TB where .*`storage="recompute"` or `storage=` a folder',
     ),
     "too many samples to decompose": (
         lambda: InfiniteEnsemble(KERNEL_FN, (jnp.ones((10**6, 1)), jnp.ones(10**6)), solver=solvers.Eigh()),

@@ -34,13 +34,16 @@ def small_tiles(monkeypatch):
     """At most two samples in a piece, and two pieces in a tile: seven samples make tiles of 4 and 3."""
     monkeypatch.setattr(_tiles, "ENTRIES_PER_TILE", 4)
     monkeypatch.setattr(_tiles, "ENTRIES_PER_STORED_TILE", 16)
+    monkeypatch.setattr(_tiles, "FEWEST_RANGES", 1)
 
 
 @pytest.fixture
 def evaluated(monkeypatch):
     """The tiles that were evaluated, as pairs of ranges."""
-    found, tile = [], _tiles.KernelTiles.tile
-    monkeypatch.setattr(_tiles.KernelTiles, "tile", lambda self, i, j: found.append((i, j)) or tile(self, i, j))
+    found, prepare = [], _tiles.KernelTiles.prepare_tile
+    monkeypatch.setattr(
+        _tiles.KernelTiles, "prepare_tile", lambda self, i, j: found.append((i, j)) or prepare(self, i, j)
+    )
     return found
 
 
@@ -253,8 +256,8 @@ def test_a_folder_of_another_action_is_refused(first, tmp_path):
 
 
 def test_what_does_not_fit_is_refused_before_a_kernel_is_evaluated(tmp_path, evaluated, monkeypatch):
-    monkeypatch.setattr("ntk_equiv._memory.free_memory", lambda: 100.0)
-    with pytest.raises(ValueError, match=r"fits into memory, got 1 blocks .* where 100 bytes are free.*recompute"):
+    monkeypatch.setattr("ntk_equiv._machine.free_memory", lambda: 100.0)
+    with pytest.raises(ValueError, match=r"fits into memory, got .* one block .* where 100 bytes are free.*recompute"):
         ensemble(Lanczos())
     usage = type("Usage", (), {"free": 100})
     monkeypatch.setattr("ntk_equiv._tile_folder.shutil.disk_usage", lambda path: usage)

@@ -1,11 +1,43 @@
-"""How much memory is free, and whether a result will fit, asked before it is read or computed."""
+"""What this machine has: cores, and memory in which a result will fit or not, asked before it is computed."""
 
 import math
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 
 from ntk_equiv._check import refusal
+
+T = TypeVar("T")
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_in_threads(programs: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """Yield what programs return, in order. Each core of a CPU runs one of them, and one more waits.
+
+    For compiled programs with loops: XLA runs each on one core, and one after the other even if several were
+    dispatched. They must be compiled before, because settings of JAX belong to a thread.
+
+    >>> list(run_in_threads([lambda: 1, lambda: 2]))
+    [1, 2]
+    """
+    workers = max(available_cores(), len(jax.local_devices()))
+    waiting: deque[Future[T]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        for program in programs:
+            waiting.append(pool.submit(program))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def free_memory() -> float:
