@@ -79,9 +79,9 @@ def kernels(kept: dict[str, Any]):
         for ax, dtype in zip(axes, ("float32", "float64"), strict=True):
             chosen = [record for record in found if record["question"].endswith(dtype)][::-1]
             places = range(len(chosen))
-            (jit,) = chosen[0]["others"]
-            plotting.measured(ax, [r["ratio"] for r in chosen], places, label=chosen[0]["peer"], number=0)
-            plotting.measured(ax, [r["others"][jit] for r in chosen], places, label=jit, number=1)
+            ratios = [{record["peer"]: record["ratio"], **record["others"]} for record in chosen]
+            for number, peer in enumerate(sorted(ratios[0])):
+                plotting.measured(ax, [ratio[peer] for ratio in ratios], places, label=peer, number=number)
             ax.plot([r["target"] for r in chosen], places, "|", color="#222222", markersize=10, label="target")
             ax.axvline(1, color="#222222", linewidth=0.8)
             ax.set(xscale="log", xlabel="times as fast", title=dtype)
