@@ -297,7 +297,7 @@ def reliability(
     accuracy, errors = (_check_curve(each, "diagram", like=confidence) for each in (diagram.accuracy, diagram.error))
     if not any(line.get_gid() == "diagonal" for line in _check_panel(ax).lines):
         ax.plot([0, 1], [0, 1], color="#888888", linewidth=0.8, label="right on average", gid="diagonal")
-        ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="confidence", ylabel="accuracy")
+        ax.set(xlim=(0, 1.03), ylim=(0, 1.03), aspect="equal", xlabel="confidence", ylabel="accuracy")
     if boolean(theory, "theory"):
         predicted(ax, confidence, accuracy, errors=errors, label=label, number=number)
         ax.plot(confidence, accuracy, ".", color=_colour_and_mark(number)[0], zorder=5)

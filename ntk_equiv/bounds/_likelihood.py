@@ -9,8 +9,9 @@ members, p̄ or p_∞ those of infinitely many, r̂ = p̂(y)/p̄(y), and z the l
 with E also over test samples. The second does not depend on the labels. What is averaged on the right is never negative
 and of second order in the noise, so it is sampled far more precisely than L_M and L_∞ are.
 
-Where L_∞ is that of all D draws, the excess of D members is missing, c/D, and is added. Where members are Gaussian, L_∞
-and c are known exactly for averaged logits, and the second-order term of each draw serves as a control variate.
+Where L_∞ is that of all D draws, the excess of D members is missing, c/D, and is added. The second-order term of each
+ensemble has the expectation c/M, and c is known better than the excess of a single size: so this term is a control
+variate. Where members are Gaussian, L_∞ and c are known exactly for averaged logits.
 """
 
 import dataclasses
@@ -199,6 +200,7 @@ class _Excess(ABC):
 
     Attributes:
         numbers: how many numbers one draw consists of.
+        draws: how many draws there are.
         coefficient: c of c/M.
         largest: the largest size that is sampled; c/M stands for larger ones.
         any_size: whether every draw is an ensemble of every size.
@@ -213,24 +215,37 @@ class _Excess(ABC):
 
     @property
     @abstractmethod
-    def largest(self) -> int: ...
+    def draws(self) -> int: ...
+
+    @property
+    def largest(self) -> int:
+        return LARGEST_SAMPLED if self.any_size else self.draws // FEWEST_ENSEMBLES
 
     @property
     def any_size(self) -> bool:
         return False
 
+    @cached_property
     @abstractmethod
-    def sample(self, size: int) -> tuple[Array, Array]:
-        """Return the excess of each ensemble of this size at each sample, [ensembles, n], and their L, [ensembles]."""
+    def second_order(self) -> Array:
+        """The coefficient c at each sample, [n]."""
+
+    @abstractmethod
+    def sample(self, size: int) -> tuple[Array, Array, Array]:
+        """Return the excess of each ensemble of this size, its second-order term, both [ensembles, n], and its L."""
 
     def at(self, size: int) -> Expected:
         """Return the excess of one size."""
         if size not in self._found:
-            excess, likelihood = self.sample(size)
-            error = np.std(excess.mean(axis=1), ddof=1) / math.sqrt(len(excess))
-            test_error = math.sqrt(variance_of_mean(excess.mean(axis=0)))
-            found = Expected(excess.mean(), error, test_error, np.std(likelihood, ddof=1))
-            self._found[size] = Expected(*map(float, found))
+            excess, quadratic, likelihood = self.sample(size)
+            steadier = excess - quadratic + self.second_order / size
+            choices = [
+                (_error_over_draws(excess), excess + (0.0 if self.any_size else self.second_order / self.draws)),
+                (math.hypot(_error_over_draws(steadier), self.coefficient.sampling_error / size), steadier),
+            ]
+            error, each = min(choices, key=lambda choice: choice[0])
+            test_error = math.sqrt(variance_of_mean(each.mean(axis=0)))
+            self._found[size] = Expected(float(each.mean()), error, test_error, float(np.std(likelihood, ddof=1)))
         return self._found[size]
 
     def smallest_size(self, delta: float, shift: float) -> int:
@@ -260,8 +275,8 @@ class _ExcessOfProbabilities(_Excess):
     log_r: Array
 
     @property
-    def largest(self) -> int:
-        return len(self.log_r) // FEWEST_ENSEMBLES
+    def draws(self) -> int:
+        return len(self.log_r)
 
     @cached_property
     def coefficient(self) -> Expected:
@@ -269,18 +284,18 @@ class _ExcessOfProbabilities(_Excess):
         square = np.mean(r**2, axis=0)
         # How much each draw moves ½ E p²/p̄², through p² and through p̄.
         moves = np.mean((r**2 - square) / 2 - square * (r - 1), axis=1)
-        error = np.std(moves, ddof=1) / math.sqrt(len(r))
-        return _coefficient(self._second_order, float(error))
+        return _coefficient(self.second_order, float(np.std(moves, ddof=1)) / math.sqrt(len(r)))
 
     @cached_property
-    def _second_order(self) -> Array:
+    def second_order(self) -> Array:
         return np.var(np.exp(self.log_r), axis=0, ddof=1) / 2
 
-    def sample(self, size: int) -> tuple[Array, Array]:
+    def sample(self, size: int) -> tuple[Array, Array, Array]:
         draws, n = self.log_r.shape
         groups = self.log_r[: draws // size * size].reshape(-1, size, n)
         log_r = _log_mean(groups, axis=1)
-        return np.expm1(log_r) - log_r + self._second_order / draws, -log_r.mean(axis=1)
+        off = np.expm1(log_r)
+        return off - log_r, off**2 / 2, -log_r.mean(axis=1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -304,47 +319,44 @@ class _ExcessOfLogits(_Excess):
         return self.variance is not None
 
     @property
-    def largest(self) -> int:
-        return LARGEST_SAMPLED if self.any_size else len(self.z) // FEWEST_ENSEMBLES
+    def draws(self) -> int:
+        return len(self.z)
 
     @cached_property
     def coefficient(self) -> Expected:
-        if self.any_size:
-            return _coefficient(self._second_order, 0.0)
-        error = np.std(self._forms.mean(axis=1), ddof=1) / math.sqrt(len(self.z))
-        return _coefficient(self._second_order, float(error))
+        error = 0.0 if self.any_size else _error_over_draws(self._quadratic(self.z))
+        return _coefficient(self.second_order, error)
 
     @cached_property
     def _p(self) -> Array:
         return np.exp(log_softmax(self.mean))
 
     @cached_property
-    def _forms(self) -> Array:
-        """The quadratic form ½ var_{k ~ p_∞}(z_k − E z_k) of each draw, [draws, n]."""
-        noise = self.z - self.mean
-        return (np.sum(self._p * noise**2, axis=-1) - np.sum(self._p * noise, axis=-1) ** 2) / 2
-
-    @cached_property
-    def _second_order(self) -> Array:
+    def second_order(self) -> Array:
         if self.variance is not None:
             return self.variance * (1 - np.sum(self._p**2, axis=-1)) / 2
-        return self._forms.mean(axis=0) * len(self.z) / (len(self.z) - 1)
+        return self._quadratic(self.z).mean(axis=0) * self.draws / (self.draws - 1)
 
-    def sample(self, size: int) -> tuple[Array, Array]:
+    def _quadratic(self, z: Array) -> Array:
+        """Return ½ var_{k ~ p_∞}(z_k − E z_k) of each draw, [draws, n]."""
+        noise = z - self.mean
+        return (np.sum(self._p * noise**2, axis=-1) - np.sum(self._p * noise, axis=-1) ** 2) / 2
+
+    def sample(self, size: int) -> tuple[Array, Array, Array]:
         draws, n, classes = self.z.shape
         if self.any_size:
             z = self.mean + (self.z - self.mean) / math.sqrt(size)
         else:
             z = self.z[: draws // size * size].reshape(-1, size, n, classes).mean(axis=1)
-        log_p = log_softmax(z)
-        # KL(p_∞ ‖ p̂); the difference of logits keeps digits that a difference of logarithms would lose.
-        log_ratio = scipy.special.logsumexp(z, axis=-1) - scipy.special.logsumexp(self.mean, axis=-1)
-        excess = log_ratio - np.sum(self._p * (z - self.mean), axis=-1)
-        likelihood = -log_p[:, np.arange(n), self.y].mean(axis=1)
-        if not self.any_size:
-            return excess + self._second_order / draws, likelihood
-        steadier = excess - (self._forms - self._second_order) / size  # with the same expectation
-        return min(excess, steadier, key=lambda e: np.std(e.mean(axis=1))), likelihood
+        # KL(p_∞ ‖ p̂), without the difference of two logarithms of probabilities, which would lose digits.
+        total = scipy.special.logsumexp(z, axis=-1)
+        excess = total - scipy.special.logsumexp(self.mean, axis=-1) - np.sum(self._p * (z - self.mean), axis=-1)
+        likelihood = np.mean(total - z[:, np.arange(n), self.y], axis=1)
+        return excess, self._quadratic(z), likelihood
+
+
+def _error_over_draws(each: Array) -> float:
+    return float(np.std(each.mean(axis=1), ddof=1)) / math.sqrt(len(each))
 
 
 def _coefficient(each: Array, error: float) -> Expected:

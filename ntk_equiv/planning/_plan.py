@@ -254,7 +254,7 @@ class Calibration:
     noise: float
     members: Float[np.ndarray, "3"]
     diagram_many: Float[np.ndarray, "4 bins"]
-    diagram_infinite: Float[np.ndarray, "4 bins"]
+    diagram_infinite: Float[np.ndarray, "4 other_bins"]
 
     def __repr__(self) -> str:
         one, many, infinite = (f"{value:.3g}" for value in self.likelihood[:, 0])
