@@ -27,7 +27,9 @@ def compute(kind, images, bits, path):
     jax.config.update("jax_enable_x64", bits == 64)
     kernel_fn, train, x, classes = fashion_problem(images, kind, TESTED, jnp.float64 if bits == 64 else jnp.float32)
     found = {"classes": classes}
-    for name, solver in (("eigh", solvers.Eigh()), ("lanczos", solvers.Lanczos(RTOL))):
+    # In double precision the decomposition is the truth that both are compared with.
+    chosen = {"eigh": solvers.Eigh()} | ({} if bits == 64 else {"lanczos": solvers.Lanczos(RTOL)})
+    for name, solver in chosen.items():
         start = time.perf_counter()
         ens = InfiniteEnsemble(kernel_fn, train, reduction="mean", solver=solver)
         times = jnp.array(TIMES, train.base_y.dtype)
