@@ -1,7 +1,7 @@
 """Losses by name, for networks that are trained and for the theory of their training.
 
-    mse             ½ (f − y)²                          per entry of y
-    cross_entropy   −log softmax(f)_y, or −y·log softmax(f) for labels that are distributions        per sample
+mse             ½ (f − y)²                          per entry of y
+cross_entropy   −log softmax(f)_y, or −y·log softmax(f) for labels that are distributions        per sample
 """
 
 from collections.abc import Callable

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.ode import odeint
 from jax.scipy.sparse.linalg import cg
 
 from ntk_equiv._pytrees import dataclass_pytree
@@ -178,6 +179,29 @@ def follow_descent(training: LossTraining, dynamics: Dynamics, times: jax.Array)
 
     counts = times.astype(jnp.int32)
     return jax.lax.scan(reach, ((start, start), jnp.zeros((), jnp.int32)), counts)[1]
+
+
+@jax.jit
+def follow_momentum_flow(
+    training: LossTraining, learning_rate: Any, beta: Any, times: jax.Array, tolerance: Tolerance
+) -> jax.Array:
+    """Return (a, u) at increasing times under a'' + γa' = −∇L in the time √η t, [T, 2, order, n, columns].
+
+    Oscillations have no real rates, but they are slow: of the order √(Θ t), which an ordinary method follows.
+    """
+    dtype = training.start.dtype
+    root = jnp.sqrt(jnp.asarray(learning_rate, dtype))
+    friction = (1 - jnp.asarray(beta, dtype)) / root
+    one, zero = jnp.ones((), dtype), jnp.zeros((), dtype)
+
+    def slope(state: tuple, _: jax.Array) -> tuple:
+        place, speed = state
+        return speed, training.slope(place, one, zero) - friction * speed
+
+    rest = jnp.zeros((2, *training.start.shape), dtype)
+    # `odeint` begins at the first time.
+    moments = jnp.concatenate([jnp.zeros(1, dtype), root * times])
+    return odeint(slope, (rest, rest), moments, rtol=tolerance.rtol, atol=tolerance.atol)[0][1:]
 
 
 class Minimum(NamedTuple):

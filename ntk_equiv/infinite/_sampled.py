@@ -29,7 +29,14 @@ from ntk_equiv._gram import check_samples, kernel_function, split_kernel
 from ntk_equiv._losses import LossFn
 from ntk_equiv._typing import Inputs, KernelFunction, Scalar
 from ntk_equiv.infinite._loss_problem import Kernels, count_losses, draw_rest, inner_with_rows, prepare_labels
-from ntk_equiv.infinite._loss_training import LossTraining, Tolerance, find_minimum, follow_descent, follow_flow
+from ntk_equiv.infinite._loss_training import (
+    LossTraining,
+    Tolerance,
+    find_minimum,
+    follow_descent,
+    follow_flow,
+    follow_momentum_flow,
+)
 from ntk_equiv.infinite._symmetry import choose_training_set
 from ntk_equiv.infinite._training_set import TrainingSet
 from ntk_equiv.orbits import AugmentedSet
@@ -115,8 +122,7 @@ class SampledEnsemble:
                 [n] that count classes, or probabilities [n, classes]; for "mse" they are numbers [n] or [n, outputs].
             loss: "cross_entropy", "mse", or a function of outputs [N, outputs] and labels that returns one loss per
                 sample, or one per entry of the labels, and that JAX can differentiate, such as those of optax.
-            filter: `gradient_flow`, `gradient_descent`, `momentum`, `ridge` or `converged` from `ntk_equiv.filters`;
-                gradient flow at rate 1 unless given.
+            filter: how it is trained: any of `ntk_equiv.filters` but `custom`; gradient flow at rate 1 unless given.
             key: a JAX random key.
             members: how many members to draw; those of a smaller ensemble are the first ones of a larger one.
             outputs: how many outputs the network has. Left out: as many as the labels have channels or classes.
@@ -194,7 +200,7 @@ class SampledEnsemble:
         Returns:
             [m, outputs], with an axis of times in front if t is a vector.
         """
-        return jnp.mean(self._determined_outputs(x, t), axis=-3)
+        return jnp.mean(self.contributions(x, t), axis=-3)
 
     def standard_error(self, x: Inputs, t: Any = None) -> Float[jax.Array, "*times m outputs"]:
         """Return the standard error of `mean`, in the same shape.
@@ -204,7 +210,7 @@ class SampledEnsemble:
             t: as for `mean`.
         """
         self._check_several()
-        return jnp.std(self._determined_outputs(x, t), axis=-3, ddof=1) / self.members**0.5
+        return jnp.std(self.contributions(x, t), axis=-3, ddof=1) / self.members**0.5
 
     def var(self, x: Inputs, t: Any = None) -> Float[jax.Array, "*times m outputs"]:
         """Estimate the variance of members at each sample and output.
@@ -214,9 +220,34 @@ class SampledEnsemble:
             t: as for `mean`.
         """
         self._check_several()
-        found = jnp.var(self._copy(whole_orbits=False)._determined_outputs(x, t), axis=-3, ddof=1)
+        found = jnp.var(self._copy(whole_orbits=False).contributions(x, t), axis=-3, ddof=1)
         rest = self._kernels.remaining_variance(self.check_samples(x))
         return found + rest.reshape((1,) * (found.ndim - 2) + (-1, 1))
+
+    def contributions(self, x: Inputs, t: Any = None) -> Float[jax.Array, "*times members m outputs"]:
+        """Return what each member contributes to `mean`: that part of its outputs which training samples determine.
+
+        Args:
+            x: test samples, [m, ...].
+            t: as for `mean`.
+        """
+        x, t = self.check_samples(x), np.asarray(self.filter.checked_time(t), float)
+        learned = self._coefficients(np.atleast_1d(t))
+        moves = partial(_average_over_group, self._data) if self.whole_orbits else lambda values: values
+        shape = (*learned.shape[1:3], self.members, self._training.outputs)
+        parts = [moves(one.reshape(shape)).reshape(learned.shape[1:]) for one in learned]
+        v = jnp.concatenate(parts, axis=-1)
+        prior = None if self._prior is None else moves(self._prior.reshape(shape)).reshape(self._prior.shape)
+        found = []
+        for theta, nngp in self._kernels.rows(x):
+            outputs = inner_with_rows(self._kernels.theta, theta, v)
+            outputs = outputs.reshape(len(outputs), len(learned), self.members, -1)
+            if prior is not None:
+                begun = inner_with_rows(self._kernels.theta, nngp, prior)
+                outputs = outputs + begun.reshape(len(begun), 1, self.members, -1)
+            found.append(outputs)
+        outputs = jnp.transpose(jnp.concatenate(found), (1, 2, 0, 3))
+        return outputs if t.ndim else outputs[0]
 
     def outputs(self, x: Inputs, t: Any = None) -> Float[jax.Array, "*times members m outputs"]:
         """Return the outputs of the members that were drawn.
@@ -229,7 +260,7 @@ class SampledEnsemble:
             t: as for `mean`. Several times show the same members while they are trained.
         """
         x = self.check_samples(x)
-        determined = self._copy(whole_orbits=False)._determined_outputs(x, t)
+        determined = self._copy(whole_orbits=False).contributions(x, t)
         keys = _member_keys(jax.random.fold_in(self.key, 1), self.members)
         rest = draw_rest(keys, positive_root(self._kernels.remaining_covariance(x)), self._training.outputs)
         return determined + (rest if determined.ndim == 3 else rest[None])
@@ -280,7 +311,7 @@ class SampledEnsemble:
             _prior=None,
             _training=dataclasses.replace(self._training, start=columns.astype(self._training.start.dtype)),
         )
-        learned = given._determined_outputs(x, t)
+        learned = given.contributions(x, t)
         found = learned + elsewhere.reshape((1,) * (learned.ndim - 3) + elsewhere.shape)
         return found if np.ndim(f0(x)) == 3 else found[..., 0, :, :]
 
@@ -345,26 +376,6 @@ class SampledEnsemble:
 
     # How it is trained
 
-    def _determined_outputs(self, x: Inputs, t: Any) -> jax.Array:
-        """Return what training samples determine of the members, [members, m, outputs], after times if t has several."""
-        x, t = self.check_samples(x), np.asarray(self.filter.checked_time(t), float)
-        learned = self._coefficients(np.atleast_1d(t))
-        moves = partial(_average_over_group, self._data) if self.whole_orbits else lambda values: values
-        shape = (*learned.shape[1:3], self.members, self._training.outputs)
-        parts = [moves(one.reshape(shape)).reshape(learned.shape[1:]) for one in learned]
-        v = jnp.concatenate(parts, axis=-1)
-        prior = None if self._prior is None else moves(self._prior.reshape(shape)).reshape(self._prior.shape)
-        found = []
-        for theta, nngp in self._kernels.rows(x):
-            outputs = inner_with_rows(self._kernels.theta, theta, v)
-            outputs = outputs.reshape(len(outputs), len(learned), self.members, -1)
-            if prior is not None:
-                begun = inner_with_rows(self._kernels.theta, nngp, prior)
-                outputs = outputs + begun.reshape(len(begun), 1, self.members, -1)
-            found.append(outputs)
-        outputs = jnp.transpose(jnp.concatenate(found), (1, 2, 0, 3))
-        return outputs if t.ndim else outputs[0]
-
     def _coefficients(self, times: np.ndarray) -> jax.Array:
         """Return a at times in any order, [T, order, n, columns]."""
         asked = tuple(times.tolist())
@@ -378,8 +389,11 @@ class SampledEnsemble:
 
     def _train_until(self, times: np.ndarray) -> jax.Array:
         """Return a at increasing finite times."""
-        dtype = self._training.start.dtype
-        dynamics = self.filter.dynamics(1)
+        dtype, way = self._training.start.dtype, self.filter
+        if isinstance(way, filters.MomentumFlow):
+            settings = way.learning_rate, way.beta, jnp.asarray(times, dtype), self._tolerance
+            return follow_momentum_flow(self._training, *settings)[:, 0]
+        dynamics = way.dynamics(1)
         assert dynamics is not None
         if dynamics.in_steps:
             values = follow_descent(self._training, dynamics, jnp.asarray(times, dtype))
@@ -428,8 +442,11 @@ def _average_over_group(data: TrainingSet, values: jax.Array) -> jax.Array:
 
 def _check_filter(filter: filters.Filter | None) -> filters.Filter:
     filter = filters.gradient_flow() if filter is None else filter
-    if not isinstance(filter, filters.Filter) or filter.dynamics(1) is None:
-        fix = "Choose `gradient_flow`, `gradient_descent`, `momentum`, `ridge` or `converged` of `ntk_equiv.filters`."
+    followed = isinstance(filter, filters.MomentumFlow) or (
+        isinstance(filter, filters.Filter) and filter.dynamics(1) is not None
+    )
+    if not followed:
+        fix = "Choose any filter of `ntk_equiv.filters` but `custom`."
         raise refusal("filter", expected="a way of training", got=describe(filter), fix=fix, kind=TypeError)
     return filter
 
