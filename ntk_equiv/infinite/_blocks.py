@@ -12,7 +12,7 @@ and a group-circulant matrix, (Θv)(g) = Σ_h Φ(g⁻¹h) v(h), acts on the seco
 Real functions need only one irrep of a conjugate pair, and twice the real part of its contribution. In code:
 
     σ, d/|G|       `WeightedIrrep`      one irrep that is needed, with the factor in front of its contribution
-    B_σ            `GramBlock`              one block: solved for one kernel, kept beside it for the other, with the labels
+    B_σ            `GramBlock`          one block: solved for one kernel, beside it that of the other, and the labels
     Θ(X, X)        `GramBlocks`         all blocks that were asked for
     v̂              `coefficients`       a matrix whose rows count (b, i), i numbering what Φ acts on, and whose
                                         columns count (a, c), c numbering channels

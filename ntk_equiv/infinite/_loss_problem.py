@@ -252,12 +252,13 @@ def inner_with_rows(matrix: GroupMatrix, hats: tuple[jax.Array, ...], v: jax.Arr
 
 def function_of(solved: list[tuple[Any, SolvedBlock]], f: Callable[[jax.Array], jax.Array]) -> GroupMatrix:
     """Return f of a matrix, from its solved blocks."""
-    return GroupMatrix.from_blocks((irrep, _rebuild(block.vectors, f(block.values))) for irrep, block in solved)
+    return GroupMatrix.from_blocks((irrep, _function_of_block(block, f)) for irrep, block in solved)
 
 
-@jax.jit
-def _rebuild(vectors: jax.Array, values: jax.Array) -> jax.Array:
-    return (vectors * values[None, :]) @ vectors.conj().T
+def _function_of_block(block: SolvedBlock, f: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    assert block.spectrum is not None
+    basis = block.to_basis(jnp.eye(len(block.spectrum), dtype=block.spectrum.dtype))
+    return block.from_basis(basis * f(block.spectrum)[None, :])
 
 
 def _inverse_root(lam: jax.Array, noise: jax.Array) -> jax.Array:

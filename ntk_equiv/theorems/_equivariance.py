@@ -164,7 +164,7 @@ def time_axes(t: Times) -> int:
 
 
 def check_symmetry(
-    ens: Ensemble, rep_x: Representation | None, rep_y: Representation | None
+    ens: Ensemble | DrawnEnsemble, rep_x: Representation | None, rep_y: Representation | None
 ) -> tuple[Representation, Representation]:
     """Return the actions that were given, or else those of the training data."""
     if rep_x is None:

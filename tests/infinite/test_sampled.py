@@ -107,7 +107,7 @@ def test_cross_entropy_is_followed_as_by_scipy(classifier):
 
 @pytest.mark.parametrize("loss", [optax.losses.huber_loss, optax.losses.hinge_loss], ids=["huber", "hinge"])
 def test_losses_of_optax_are_followed_as_in_tiny_steps(loss):
-    """The slope of the hinge jumps, and samples come to rest at its corner; adaptive references would come to rest too."""
+    """The slope of the hinge jumps, and samples come to rest at its corner."""
     y, time, steps = jnp.sign(Y), 0.25, 20_000
     train = augment(X, y, SHIFTS)
     ens = SampledEnsemble(KERNEL_FN, train, loss, key=KEY, members=2, rtol=1e-3)
