@@ -181,11 +181,11 @@ def follow_descent(training: LossTraining, dynamics: Dynamics, times: jax.Array)
     return jax.lax.scan(reach, ((start, start), jnp.zeros((), jnp.int32)), counts)[1]
 
 
-@jax.jit
+@partial(jax.jit, static_argnames="tolerance")
 def follow_momentum_flow(
     training: LossTraining, learning_rate: Any, beta: Any, times: jax.Array, tolerance: Tolerance
 ) -> jax.Array:
-    """Return (a, u) at increasing times under a'' + γa' = −∇L in the time √η t, [T, 2, order, n, columns].
+    """Return (a, u) at increasing positive times under a'' + γa' = −∇L in the time √η t, [T, 2, order, n, columns].
 
     Oscillations have no real rates, but they are slow: of the order √(Θ t), which an ordinary method follows.
     """

@@ -241,10 +241,10 @@ class SampledEnsemble:
         found = []
         for theta, nngp in self._kernels.rows(x):
             outputs = inner_with_rows(self._kernels.theta, theta, v)
-            outputs = outputs.reshape(len(outputs), len(learned), self.members, -1)
+            outputs = outputs.reshape(len(outputs), len(learned), self.members, shape[-1])
             if prior is not None:
                 begun = inner_with_rows(self._kernels.theta, nngp, prior)
-                outputs = outputs + begun.reshape(len(begun), 1, self.members, -1)
+                outputs = outputs + begun.reshape(len(begun), 1, self.members, shape[-1])
             found.append(outputs)
         outputs = jnp.transpose(jnp.concatenate(found), (1, 2, 0, 3))
         return outputs if t.ndim else outputs[0]
@@ -391,8 +391,9 @@ class SampledEnsemble:
         """Return a at increasing finite times."""
         dtype, way = self._training.start.dtype, self.filter
         if isinstance(way, filters.MomentumFlow):
-            settings = way.learning_rate, way.beta, jnp.asarray(times, dtype), self._tolerance
-            return follow_momentum_flow(self._training, *settings)[:, 0]
+            begun = jnp.zeros((int((times == 0).sum()), *self._training.start.shape), dtype)
+            settings = way.learning_rate, way.beta, jnp.asarray(times[times > 0], dtype), self._tolerance
+            return jnp.concatenate([begun, follow_momentum_flow(self._training, *settings)[:, 0]])
         dynamics = way.dynamics(1)
         assert dynamics is not None
         if dynamics.in_steps:
