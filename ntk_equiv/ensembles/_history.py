@@ -115,15 +115,16 @@ class History:
             >>> import jax, jax.numpy as jnp, optax
             >>> from ntk_equiv import ensembles
             >>> x = jnp.array([[-1.0], [1.0]])
-            >>> line = lambda key, x: jax.random.uniform(key, (1, 1)), lambda w, x: x @ w
+            >>> line = lambda key, x: jnp.zeros((1, 1)), lambda w, x: x @ w
             >>> run = ensembles.train(
-            ...     line, (x, 3 * x), validation=(2 * x, 6 * x), validate_every=2, members=2, steps=6,
-            ...     optimizer=optax.sgd(1.0), key=jax.random.key(0))
-            >>> print(run.history.table(rows=2))
+            ...     line, (x, 2 * x), validation=(x, 4 * x), validate_every=1, members=2, steps=2,
+            ...     optimizer=optax.sgd(0.5), key=jax.random.key(0))
+            >>> print(run.history.table())
             | step | epoch | loss | validation loss | validation mse | ensemble loss | ensemble mse |
             |---:|---:|---:|---:|---:|---:|---:|
-            | 4 | 4 | 0 | 0 | 0 | 0 | 0 |
-            | 6 | 6 | 0 | 0 | 0 | 0 | 0 |
+            | 0 | 0 | – | 8 | 16 | 8 | 16 |
+            | 1 | 1 | 2 | 4.5 | 9 | 4.5 | 9 |
+            | 2 | 2 | 0.5 | 3.125 | 6.25 | 3.125 | 6.25 |
         """
         rows, at = positive_integer(rows, "rows"), self.validation_steps or self.steps
         head = ["step", "epoch", "loss", *(f"validation {name}" for name in self.validation)]

