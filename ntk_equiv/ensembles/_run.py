@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,10 @@ from ntk_equiv._check import file_path, positive_integer, positive_integers, ran
 from ntk_equiv._typing import Inputs
 from ntk_equiv.empirical import EmpiricalKernelFn, empirical_kernel_fn
 from ntk_equiv.ensembles._checkpoint import Checkpoints, leaves_by_number, open_folder, restore_structure
+from ntk_equiv.ensembles._inputs import check_inputs, parameter_specs, sample_from_specs
 from ntk_equiv.ensembles._layout import Layout, make_layout, step_by_step_if_faster
 from ntk_equiv.ensembles._members import NEVER, SAMPLES_AT_A_TIME, predict
-from ntk_equiv.ensembles._models import (
-    Model,
-    Module,
-    Params,
-    as_model,
-    check_inputs,
-    parameter_specs,
-    sample_from_specs,
-)
+from ntk_equiv.ensembles._models import Model, Module, Params, State, as_model
 
 
 class History:
@@ -94,7 +88,7 @@ class Run:
         configuration: everything that decided the result, as it is stored.
         layout: where members are evaluated.
         history: losses and records of the run.
-        failed: members whose loss or parameters became infinite or NaN, with the step at which they did.
+        failed: members whose loss or variables became infinite or NaN, with the step at which they did.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -113,6 +107,7 @@ class Run:
     history: History
     failed: Mapping[int, int]
     _params: Params
+    _state: State = ()
 
     def __repr__(self) -> str:
         lost = f", {len(self.failed)} of them not finite" if self.failed else ""
@@ -122,6 +117,11 @@ class Run:
     def params(self) -> Params:
         """The parameters of all members, arrays [members, ...]."""
         return self.layout.collect(self._params)
+
+    @property
+    def state(self) -> State:
+        """What members remember but do not learn, such as running statistics: arrays [members, ...]. Most have none."""
+        return self.layout.collect(self._state)
 
     @property
     def curve(self) -> tuple[np.ndarray, np.ndarray]:
@@ -166,9 +166,10 @@ class Run:
             [0. 1.]
         """
         size = positive_integer(batch_size, "batch_size")
-        params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self._params)
-        check_inputs(x, "x", self.configuration["inputs"], self.model, params)
-        return jnp.asarray(predict(self.model, self.layout, self._params, x, size))
+        variables = self._params, self._state
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), variables)
+        check_inputs(x, "x", self.configuration["inputs"], self.model, *shapes)
+        return jnp.asarray(predict(self.model, self.layout, variables, x, size))
 
     def mean(self, x: Inputs, /, *, batch_size: int = SAMPLES_AT_A_TIME) -> Inexact[Array, "n *out"]:
         """Return f̂(x), the mean over all members that are finite, [n, out]."""
@@ -188,13 +189,15 @@ class Run:
         kind = "map" if self.layout.chunk == 1 else "vmap"
         layout = make_layout(len(chosen), kind, devices=list(self.layout.mesh.devices.ravel()))
         layout = dataclasses.replace(layout, stepwise=self.layout.stepwise)
+        params, state = layout.deal(jax.tree.map(lambda leaf: leaf[chosen], (self.params, self.state)))
         return dataclasses.replace(
             self,
             members=len(chosen),
             layout=layout,
             history=self.history.of_members(chosen),
             failed={new: self.failed[old] for new, old in enumerate(chosen.tolist()) if old in self.failed},
-            _params=layout.deal(jax.tree.map(lambda leaf: leaf[chosen], self.params)),
+            _params=params,
+            _state=state,
         )
 
     def bootstrap(self, x: Inputs, /, *, sizes: Sequence[int], draws: int, key: jax.Array) -> dict[int, jax.Array]:
@@ -231,18 +234,49 @@ class Run:
             [[ 2. -2.]
              [-2.  2.]]
         """
-        if not isinstance(member, int | np.integer) or not 0 <= member < self.members:
+        params, state = self._variables_of(member)
+        apply = partial(self.model.apply, state=state) if jax.tree.leaves(state) else self.model.apply
+        return empirical_kernel_fn(apply, params, **settings)
+
+    def member(self, member: int, /) -> Any:
+        """Return one member as an ordinary network of its library, for evaluation and export.
+
+        Args:
+            member: the number of the member.
+
+        Returns:
+            For a Linen module the variables that `module.apply` takes, `{"params": …, "batch_stats": …}`; for an NNX
+            factory the module itself, in evaluation mode; otherwise the parameters.
+
+        Example:
+            >>> import flax.linen as nn
+            >>> import jax, jax.numpy as jnp, optax
+            >>> from ntk_equiv import ensembles
+            >>> class Net(nn.Module):
+            ...     @nn.compact
+            ...     def __call__(self, x, train=False):
+            ...         return nn.Dense(1)(nn.BatchNorm(use_running_average=not train)(x))
+            >>> data = jnp.array([[-1.], [1.]]), jnp.array([[0.], [1.]])
+            >>> run = ensembles.train(Net(), data, members=3, steps=2, optimizer=optax.sgd(0.5), key=jax.random.key(0))
+            >>> variables = run.member(1)
+            >>> sorted(variables), bool(jnp.allclose(Net().apply(variables, data[0]), run.predict(data[0])[1]))
+            (['batch_stats', 'params'], True)
+        """
+        return self.model.export(*self._variables_of(member))
+
+    def _variables_of(self, member: int) -> tuple[Params, State]:
+        if isinstance(member, bool) or not isinstance(member, int | np.integer) or not 0 <= member < self.members:
             fix = "Members are counted from 0."
-            raise refusal("member", expected=f"a number below {self.members}", got=member, fix=fix)
-        params = jax.tree.map(lambda leaf: leaf[member], self.params)
-        return empirical_kernel_fn(self.model.apply, params, **settings)
+            raise refusal("member", expected=f"a number below {self.members}", got=repr(member), fix=fix)
+        return jax.tree.map(lambda leaf: leaf[member], (self.params, self.state))
 
     def save(self, folder: Path | str, /) -> None:
         """Write the run to a new or empty folder, from which `Run.load` reads it."""
         failed = np.array([self.failed.get(m, NEVER) for m in range(self.members)], np.int32)
         text = {"configuration": dict(self.configuration), "members": self.members, "records": [*self.history.records]}
         history = self.history.stored()
-        arrays = {"params": leaves_by_number(self.params), "failed": leaves_by_number(failed), "history": history}
+        parts = {"params": self.params, "state": self.state, "failed": failed}
+        arrays = {**{name: leaves_by_number(part) for name, part in parts.items()}, "history": history}
         checkpoints = open_folder(folder, resume=False, argument="folder")
         try:
             checkpoints.save(self.steps, {name: part for name, part in arrays.items() if part}, text)
@@ -255,12 +289,12 @@ class Run:
 
         Args:
             folder: the folder that `run.save` or `checkpoint=` wrote to.
-            module: the network that the run was trained with; only its parameters are stored.
+            module: the network that the run was trained with; only its variables are stored.
             layout: as for `train`.
 
         Raises:
             FileNotFoundError: there is no run in the folder.
-            ValueError: the module has other parameters.
+            ValueError: the module has other parameters or another state.
         """
         checkpoints = Checkpoints(file_path(folder, "folder", exists=True))
         try:
@@ -270,18 +304,21 @@ class Run:
         assert steps is not None
         model, configuration = as_model(module), text["configuration"]
         sample = sample_from_specs(configuration["inputs"])
-        structure = model.shapes_of_parameters(sample)
-        specs, expected = parameter_specs(structure), configuration["parameters"]
-        if specs != expected:
-            fix = "Pass the module that the run was trained with."
-            raise refusal("module", expected=f"one with parameters {expected}", got=specs, fix=fix)
+        structure = model.shapes_of_variables(sample)
+        for part, entry in zip(structure, ("parameters", "state"), strict=True):
+            specs, expected = parameter_specs(part), configuration.get(entry, {})
+            if specs != expected:
+                fix = "Pass the module that the run was trained with."
+                raise refusal("module", expected=f"one with {entry} {expected}", got=specs, fix=fix)
         history = History(text["records"])
         history.restore(arrays.get("history"))
         failed = {m: int(step) for m, step in enumerate(arrays["failed"]["0000"]) if step != NEVER}
         where = make_layout(text["members"], layout)
-        where = step_by_step_if_faster(where, model.apply, structure, sample, keep_chunk=layout != "auto")
-        params = where.deal(restore_structure(structure, arrays.get("params")))
-        return cls(model, text["members"], steps, configuration, where, history, failed, params)
+        params, state = structure
+        where = step_by_step_if_faster(where, model.apply, params, sample, state, keep_chunk=layout != "auto")
+        params = where.deal(restore_structure(params, arrays.get("params")))
+        state = where.deal(restore_structure(state, arrays.get("state")))
+        return cls(model, text["members"], steps, configuration, where, history, failed, params, state)
 
 
 def bootstrapped(

@@ -17,8 +17,10 @@ As a mapping, settings hold what is stored with a run as JSON, compared when a r
 
     first outputs, first gradients      of the network, if the run writes checkpoints
 
-An untrained run has only the first two lines. Names and values of these entries are the format of checkpoints. Change
-them only if old checkpoints can still be resumed.
+    state, first state                  likewise, for networks with a state
+
+An untrained run has only the first two lines, and `state`. Names and values of these entries are the format of
+checkpoints. Change them only if old checkpoints can still be resumed.
 """
 
 import dataclasses
@@ -41,8 +43,9 @@ from ntk_equiv.ensembles._fingerprints import (
     probe_loss,
     probe_optimizer,
 )
+from ntk_equiv.ensembles._inputs import input_specs, parameter_specs
 from ntk_equiv.ensembles._members import Task
-from ntk_equiv.ensembles._models import Params, input_specs, parameter_specs
+from ntk_equiv.ensembles._models import Params
 
 Record = Mapping[str, tuple[Inputs, Callable | None]]
 """What to record: for each name inputs, and a function of their predictions; None for the predictions themselves."""
@@ -61,6 +64,7 @@ class Settings(Mapping[str, Any]):
         key: the name of the random generator, and the numbers of the key.
         parameters: dtype and shape of every parameter, by its name.
         inputs: dtypes and shapes of one sample.
+        state: dtype and shape of every array of the state, by its name.
     """
 
     members: int
@@ -68,11 +72,13 @@ class Settings(Mapping[str, Any]):
     key: list[str | int]
     parameters: dict[str, str]
     inputs: list[str]
+    state: dict[str, str]
 
     @property
     def entries(self) -> tuple[str, ...]:
         """The names of the entries; an entry "rate and momentum" is the attribute `rate_and_momentum`."""
-        return "members", "steps", "key", "parameters", "inputs"
+        state = ("state",) if self.state else ()
+        return "members", "steps", "key", "parameters", "inputs", *state
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.entries:
@@ -140,6 +146,7 @@ class TrainingSettings(Settings):
         functions: the functions of the run, for their fingerprints.
         first_outputs: outputs of the network for a fixed key; None unless the run writes checkpoints.
         first_gradients: lengths of its gradients, as logarithms; likewise.
+        first_state: those of its state after a step; likewise.
     """
 
     record: list[Any]
@@ -150,6 +157,7 @@ class TrainingSettings(Settings):
     functions: Functions
     first_outputs: list[float] | None = None
     first_gradients: list[float] | None = None
+    first_state: list[float] | None = None
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -157,7 +165,8 @@ class TrainingSettings(Settings):
         own = "record", "reduction", "batch_size", "augmentation", "data"
         functions = "loss", "optimizer", "rate and momentum", "actions"
         first = () if self.first_outputs is None else ("first outputs", "first gradients")
-        return *super().entries, *own, *functions, *first
+        state = ("first state",) if self.state and first else ()
+        return *super().entries, *own, *functions, *first, *state
 
     @property
     def loss(self) -> str | dict[str, Any]:
@@ -181,8 +190,8 @@ class TrainingSettings(Settings):
 
     def with_first_step(self, task: Task, data: Data) -> "TrainingSettings":
         """Return the settings with fingerprints of the network, which take a gradient to compute."""
-        outputs, gradients = probe_first_step(task, data)
-        return dataclasses.replace(self, first_outputs=outputs, first_gradients=gradients)
+        outputs, gradients, state = probe_first_step(task, data)
+        return dataclasses.replace(self, first_outputs=outputs, first_gradients=gradients, first_state=state)
 
 
 def settings_of_training(
@@ -209,19 +218,20 @@ def settings_of_training(
     x, y, _ = data
     # Only shapes are kept: a slice of an array would keep all of it in memory as long as the run.
     sample = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), x)
-    params = task.model.shapes_of_parameters(sample)
+    params, state = task.model.shapes_of_variables(sample)
     return TrainingSettings(
         members=members,
         steps=steps,
         key=key_entry(key, task.key_impl),
         parameters=parameter_specs(params),
         inputs=input_specs(x),
+        state=parameter_specs(state),
         record=[{name: hash_data(inputs) for name, (inputs, _) in record.items()}, record_steps],
         reduction=task.reduction,
         batch_size=task.batches.batch_size,
         augmentation="random" if task.batches.random else "full",
         data=hash_data(data),
-        functions=Functions(task, steps, params, jax.eval_shape(task.model.apply, params, x), sample, y),
+        functions=Functions(task, steps, params, jax.eval_shape(task.model.apply, params, x, state), sample, y),
     )
 
 

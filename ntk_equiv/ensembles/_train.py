@@ -33,6 +33,7 @@ from ntk_equiv.ensembles._checkpoint import (
     open_folder,
     restore_structure,
 )
+from ntk_equiv.ensembles._inputs import check_inputs, input_specs, parameter_specs
 from ntk_equiv.ensembles._layout import Layout, activation_bytes, choose_layout
 from ntk_equiv.ensembles._losses import LossFn
 from ntk_equiv.ensembles._members import (
@@ -41,13 +42,13 @@ from ntk_equiv.ensembles._members import (
     Task,
     advance,
     initial_members,
-    initial_params,
+    initial_variables,
     key_numbers,
     predict,
     prepare_task,
     samples_at_a_time,
 )
-from ntk_equiv.ensembles._models import Module, as_model, check_inputs, input_specs, parameter_specs
+from ntk_equiv.ensembles._models import Module, Params, State, as_model
 from ntk_equiv.ensembles._run import History, Run
 from ntk_equiv.ensembles._settings import Record, Settings, TrainingSettings, key_entry, settings_of_training
 
@@ -55,7 +56,7 @@ CHECKPOINTS_IN_A_RUN = 10
 # A curve of losses has about 100 values, at least 10 steps apart.
 VALUES_OF_A_CURVE, STEPS_BETWEEN = 100, 10
 # The parts of the members' state that are stored; their index follows from their place.
-STORED_PARTS = ("params", "optimizer", "loss", "failed")
+STORED_PARTS = ("params", "state", "optimizer", "loss", "failed")
 
 
 def train(
@@ -95,7 +96,8 @@ def train(
         optimizer: an optimizer of optax.
         key: a JAX random key.
         steps: how many steps of the optimizer; pass either this or `epochs`.
-        epochs: how often to go through the data.
+        epochs: how often to go through the data. For a network with a state, such as running statistics, an epoch in
+            batches ends before a batch that would be incomplete.
         loss: "mse", ½ (f − y)²; "cross_entropy" for classes; or a function of (outputs, y) that returns one loss per
             sample.
         reduction: "mean", over all entries of y (of the batch), or "sum". The default of theory is "sum".
@@ -152,7 +154,7 @@ def train(
     recorded, record_steps = _check_record(record, record_at, total)
     forward = _forward_pass(task, data)
     for x, _ in recorded.values():  # inputs that do not fit are found now, and not after hours of training
-        check_inputs(x, "record", input_specs(data[0]), task.model, forward[1])
+        check_inputs(x, "record", input_specs(data[0]), task.model, forward[1], forward[3])
     if checkpoint is not None:
         file_path(checkpoint, "checkpoint")
     if boolean(resume, "resume") and checkpoint is None:
@@ -203,8 +205,8 @@ def expected_layout(
     """
     model, members = as_model(module), positive_integer(members, "members")
     samples_in(x, "x")
-    shapes = model.shapes_of_parameters(x)
-    return choose_layout(model.apply, shapes, x, members=members, layout=layout, chunk=chunk, devices=devices)
+    params, state = model.shapes_of_variables(x)
+    return choose_layout(model.apply, params, x, state, members=members, layout=layout, chunk=chunk, devices=devices)
 
 
 def untrained(
@@ -221,7 +223,8 @@ def untrained(
     """Return the ensemble with which `train` begins, given the same module and key: a run of 0 steps.
 
     Its parameters are `run.params`, arrays [members, ...]. One member is the function `run.model.apply(params, x)`,
-    which may be differentiated with respect to parameters and inputs.
+    which may be differentiated with respect to parameters and inputs. A network with a state, in `run.state`, takes it
+    as a third argument.
 
     Args:
         module: as for `train`.
@@ -256,18 +259,19 @@ def untrained(
     if not samples_in(x, "x"):
         raise refusal("x", expected="at least one sample", got="none", fix="Pass inputs [n, ...].")
     sample = jax.tree.map(lambda leaf: np.asarray(leaf[:1]), x)
-    shapes = model.shapes_of_parameters(sample)
-    where = choose_layout(model.apply, shapes, x, members=members, layout=layout, chunk=chunk, devices=devices)
+    params, state = model.shapes_of_variables(sample)
+    where = choose_layout(model.apply, params, x, state, members=members, layout=layout, chunk=chunk, devices=devices)
     settings = Settings(
         members=members,
         steps=0,
         key=key_entry(numbers, generator),
-        parameters=parameter_specs(shapes),
+        parameters=parameter_specs(params),
         inputs=input_specs(sample),
+        state=parameter_specs(state),
     )
     shared = where.share((numbers, sample))
-    params = initial_params(model, where, generator, where.deal(np.arange(members, dtype=np.int32)), *shared)
-    return Run(model, members, 0, settings, where, History(), {}, params)
+    variables = initial_variables(model, where, generator, where.deal(np.arange(members, dtype=np.int32)), *shared)
+    return Run(model, members, 0, settings, where, History(), {}, *variables)
 
 
 class _Trainer:
@@ -287,8 +291,8 @@ class _Trainer:
         self.every = 0
         indices = layout.deal(np.arange(layout.members, dtype=np.int32))
         sample = layout.share(jax.tree.map(lambda leaf: leaf[:1], data[0]))
-        params = initial_params(task.model, layout, task.key_impl, indices, self.key, sample)
-        self.members: Member = initial_members(task, layout, indices, params)
+        variables = initial_variables(task.model, layout, task.key_impl, indices, self.key, sample)
+        self.members: Member = initial_members(task, layout, indices, variables)
         self.reported: set[int] = set()
         bytes_each = activation_bytes(*_forward_pass(task, data)) // _samples_in_step(task)
         self.samples_at_a_time = samples_at_a_time(layout.chunk, bytes_each)
@@ -327,8 +331,12 @@ class _Trainer:
                 if stop in saved:
                     self._save()
         failed = self._report_failures()
-        params, count = self.members.params, self.layout.members
-        return Run(self.task.model, count, total, self.settings, self.layout, self.history, failed, params)
+        variables, count = self._variables, self.layout.members
+        return Run(self.task.model, count, total, self.settings, self.layout, self.history, failed, *variables)
+
+    @property
+    def _variables(self) -> tuple[Params, State]:
+        return self.members.params, self.members.state
 
     def _note_losses(self) -> float:
         """Note the losses, warn of members that failed, and return the mean loss of the others."""
@@ -360,7 +368,7 @@ class _Trainer:
         """Record predictions, or the results of functions of them."""
         self.history.record_steps.append(self.step)
         for name, (x, function) in self.record.items():
-            outputs = predict(self.task.model, self.layout, self.members.params, x, self.samples_at_a_time)
+            outputs = predict(self.task.model, self.layout, self._variables, x, self.samples_at_a_time)
             result = outputs if function is None else function(jnp.asarray(outputs))
             self.history.records[name].append(np.asarray(result))
 
@@ -430,7 +438,8 @@ def _forward_pass(task: Task, data: Data) -> tuple:
     """Return the function that one member evaluates in a step, with the shapes of its arguments."""
     size = _samples_in_step(task)
     x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), data[0])
-    return task.model.apply, task.model.shapes_of_parameters(x), x
+    params, state = task.model.shapes_of_variables(x)
+    return task.model.apply, params, x, state
 
 
 def _samples_in_step(task: Task) -> int:
