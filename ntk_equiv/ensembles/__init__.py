@@ -2,7 +2,9 @@
 
 `train` trains members that differ only in their random keys, on all available devices, and returns a `Run`, which
 predicts. It trains any Linen module, NNX factory `rngs -> module`, pair `(init, apply)` or stax triple (`to_flax` and
-`as_pair` turn a triple into the others); `mlp`, `fashion_cnn` and `histology_cnn` are ready to use.
+`as_pair` turn a triple into the others); `mlp`, `fashion_cnn` and `histology_cnn` are ready to use. Networks may have
+batch statistics and dropout; `with_modes` is for those that are switched between training and evaluation in a way of
+their own.
 
 While it trains, it measures members and ensemble on a validation set, stops members that no longer get better
 (`EarlyStopping`), tells callbacks what happened (`Event`), and keeps all of it in a `History`. `by_epoch` makes a
@@ -25,7 +27,7 @@ from ntk_equiv.ensembles._layout import Layout, use_cores
 # For the command line.
 # For those who want to look at what is compiled, or to lower it for another device.
 from ntk_equiv.ensembles._members import prepare_task as prepare_task
-from ntk_equiv.ensembles._models import as_pair, to_flax
+from ntk_equiv.ensembles._models import as_pair, to_flax, with_modes
 from ntk_equiv.ensembles._networks import fashion_cnn, histology_cnn, mlp
 from ntk_equiv.ensembles._run import Run, bootstrapped, log_steps
 from ntk_equiv.ensembles._train import by_epoch, expected_layout, train, untrained
@@ -53,4 +55,5 @@ __all__ = [
     "train",
     "untrained",
     "use_cores",
+    "with_modes",
 ]

@@ -173,8 +173,11 @@ def reduce_losses(
     return jnp.sum(values) / jnp.where(total > 0, total, 1)
 
 
-def value_and_gradient(loss: Callable[[Any], jax.Array], params: Any) -> tuple[jax.Array, Any]:
+def value_and_gradient(loss: Callable[[Any], Any], params: Any, *, has_aux: bool = False) -> tuple[Any, Any]:
     """Return a loss and its gradient, which is NaN throughout if the loss is not finite.
+
+    With `has_aux` the function returns a pair of the loss and something else, and so does this one in place of the
+    loss, as `jax.value_and_grad` does.
 
     >>> loss, gradient = value_and_gradient(lambda w: jnp.sum(w**3) / 3, jnp.array([[1.0], [2.0]]))
     >>> print(loss, gradient.ravel())
@@ -187,8 +190,9 @@ def value_and_gradient(loss: Callable[[Any], jax.Array], params: Any) -> tuple[j
     def transpose_tall(tree: Any) -> Any:
         return jax.tree.map(lambda leaf, is_tall: leaf.T if is_tall else leaf, tree, tall)
 
-    value, gradient = jax.value_and_grad(lambda transposed: loss(transpose_tall(transposed)))(transpose_tall(params))
-    fine = jnp.isfinite(value)
+    differentiate = jax.value_and_grad(lambda transposed: loss(transpose_tall(transposed)), has_aux=has_aux)
+    value, gradient = differentiate(transpose_tall(params))
+    fine = jnp.isfinite(value[0] if has_aux else value)
     return value, transpose_tall(jax.tree.map(lambda leaf: jnp.where(fine, leaf, jnp.nan), gradient))
 
 

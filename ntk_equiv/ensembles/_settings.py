@@ -19,8 +19,10 @@ As a mapping, settings hold what is stored with a run as JSON, compared when a r
     validation                          a hash of the validation set, after how many steps, and names of metrics
     early stopping                      patience, min_delta, restore_best
 
-An untrained run has only the first two lines, and entries of what is not used are left out. Names and values of these
-entries are the format of checkpoints. Change them only if old checkpoints can still be resumed.
+    state, first state                  likewise, for networks with a state
+
+An untrained run has only the first two lines and `state`, and entries of what is not used are left out. Names and
+values of these entries are the format of checkpoints. Change them only if old checkpoints can still be resumed.
 """
 
 import dataclasses
@@ -43,8 +45,9 @@ from ntk_equiv.ensembles._fingerprints import (
     probe_loss,
     probe_optimizer,
 )
+from ntk_equiv.ensembles._inputs import input_specs, parameter_specs
 from ntk_equiv.ensembles._members import Task
-from ntk_equiv.ensembles._models import Params, input_specs, parameter_specs
+from ntk_equiv.ensembles._models import Params
 
 Record = Mapping[str, tuple[Inputs, Callable | None]]
 """What to record: for each name inputs, and a function of their predictions; None for the predictions themselves."""
@@ -63,6 +66,7 @@ class Settings(Mapping[str, Any]):
         key: the name of the random generator, and the numbers of the key.
         parameters: dtype and shape of every parameter, by its name.
         inputs: dtypes and shapes of one sample.
+        state: dtype and shape of every array of the state, by its name.
     """
 
     members: int
@@ -70,11 +74,13 @@ class Settings(Mapping[str, Any]):
     key: list[str | int]
     parameters: dict[str, str]
     inputs: list[str]
+    state: dict[str, str]
 
     @property
     def entries(self) -> tuple[str, ...]:
         """The names of the entries; an entry "rate and momentum" is the attribute `rate_and_momentum`."""
-        return "members", "steps", "key", "parameters", "inputs"
+        state = ("state",) if self.state else ()
+        return "members", "steps", "key", "parameters", "inputs", *state
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.entries:
@@ -145,6 +151,7 @@ class TrainingSettings(Settings):
         early_stopping: when members are stopped; None if they are not.
         first_outputs: outputs of the network for a fixed key; None unless the run writes checkpoints.
         first_gradients: lengths of its gradients, as logarithms; likewise.
+        first_state: those of its state after a step; likewise.
     """
 
     record: list[Any]
@@ -157,6 +164,7 @@ class TrainingSettings(Settings):
     early_stopping: dict[str, Any] | None = None
     first_outputs: list[float] | None = None
     first_gradients: list[float] | None = None
+    first_state: list[float] | None = None
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -164,9 +172,10 @@ class TrainingSettings(Settings):
         own = "record", "reduction", "batch_size", "augmentation", "data"
         functions = "loss", "optimizer", "rate and momentum", "actions"
         first = () if self.first_outputs is None else ("first outputs", "first gradients")
+        state = ("first state",) if self.state and first else ()
         if_used = {"validation": self.validation, "early stopping": self.early_stopping}
         used = tuple(name for name, value in if_used.items() if value is not None)
-        return *super().entries, *own, *functions, *first, *used
+        return *super().entries, *own, *functions, *first, *state, *used
 
     @property
     def loss(self) -> str | dict[str, Any]:
@@ -190,8 +199,8 @@ class TrainingSettings(Settings):
 
     def with_first_step(self, task: Task, data: Data) -> "TrainingSettings":
         """Return the settings with fingerprints of the network, which take a gradient to compute."""
-        outputs, gradients = probe_first_step(task, data)
-        return dataclasses.replace(self, first_outputs=outputs, first_gradients=gradients)
+        outputs, gradients, state = probe_first_step(task, data)
+        return dataclasses.replace(self, first_outputs=outputs, first_gradients=gradients, first_state=state)
 
     def as_far_as(self, there: Mapping[str, Any]) -> "TrainingSettings":
         """Return the settings of these steps as far as those of a shorter run go, to compare them with its settings."""
@@ -234,19 +243,20 @@ def settings_of_training(
     x, y, _ = data
     # Only shapes are kept: a slice of an array would keep all of it in memory as long as the run.
     sample = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), x)
-    params = task.model.shapes_of_parameters(sample)
+    params, state = task.model.shapes_of_variables(sample)
     return TrainingSettings(
         members=members,
         steps=steps,
         key=key_entry(key, task.key_impl),
         parameters=parameter_specs(params),
         inputs=input_specs(x),
+        state=parameter_specs(state),
         record=[{name: hash_data(inputs) for name, (inputs, _) in record.items()}, record_steps],
         reduction=task.reduction,
         batch_size=task.batches.batch_size,
         augmentation="random" if task.batches.random else "full",
         data=hash_data(data),
-        functions=Functions(task, steps, params, jax.eval_shape(task.model.apply, params, x), sample, y),
+        functions=Functions(task, steps, params, jax.eval_shape(task.model.apply, params, x, state), sample, y),
         validation=validation,
         early_stopping=early_stopping,
     )

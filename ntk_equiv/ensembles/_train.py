@@ -20,13 +20,14 @@ from ntk_equiv._check import (
     samples_in,
 )
 from ntk_equiv._typing import Inputs
-from ntk_equiv.ensembles._batches import Batches, TrainingSet, make_batches
+from ntk_equiv.ensembles._batches import Batches, TrainingSet
 from ntk_equiv.ensembles._checkpoint import open_folder
 from ntk_equiv.ensembles._history import History
+from ntk_equiv.ensembles._inputs import check_inputs, input_specs, parameter_specs
 from ntk_equiv.ensembles._layout import Layout, choose_layout
 from ntk_equiv.ensembles._losses import ClassWeights, LossFn
-from ntk_equiv.ensembles._members import initial_params, key_numbers, prepare_task
-from ntk_equiv.ensembles._models import Module, as_model, check_inputs, input_specs, parameter_specs
+from ntk_equiv.ensembles._members import initial_variables, key_numbers, prepare_batches, prepare_task
+from ntk_equiv.ensembles._models import Module, as_model
 from ntk_equiv.ensembles._run import Run
 from ntk_equiv.ensembles._settings import Record, Settings, key_entry, settings_of_training
 from ntk_equiv.ensembles._trainer import Callback, Trainer, Watch, forward_pass
@@ -79,7 +80,8 @@ def train(
         optimizer: an optimizer of optax.
         key: a JAX random key.
         steps: how many steps of the optimizer; pass either this or `epochs`.
-        epochs: how often to go through the data.
+        epochs: how often to go through the data. For a network with a state, such as running statistics, an epoch in
+            batches ends before a batch that would be incomplete.
         loss: "mse", ½ (f − y)²; "cross_entropy" for classes; or a function of (outputs, y) that returns one loss per
             sample.
         reduction: "mean", over all entries of y (of the batch), or "sum". The default of theory is "sum".
@@ -155,10 +157,10 @@ def train(
     recorded, record_steps = _check_record(record, record_at, total)
     forward = forward_pass(task, data)
     for x, _ in recorded.values():  # inputs that do not fit are found now, and not after hours of training
-        check_inputs(x, "record", input_specs(data[0]), task.model, forward[1])
+        check_inputs(x, "record", input_specs(data[0]), task.model, forward[1], forward[3])
     held_back = None
     if validation is not None:
-        held_back = check_validation(validation, metrics, task, data, forward[1])
+        held_back = check_validation(validation, metrics, task, data, forward[1], forward[3])
     _check_validation_settings(held_back, validate_every, metrics, early_stopping)
     watch = Watch(recorded, held_back, validate_every, early_stopping, _check_callbacks(callbacks))
     task = dataclasses.replace(task, stops_early=early_stopping is not None)
@@ -223,8 +225,7 @@ def by_epoch(
         >>> optimizer = optax.adam(rate)
     """
     function(schedule, "schedule", fix="Pass a function of the number of an epoch, such as a schedule of optax.")
-    as_model(module)
-    batches, _ = make_batches(train, batch_size, augmentation)
+    batches, *_ = prepare_batches(as_model(module), train, batch_size, augmentation)
     steps = batches.per_epoch
     return lambda step: schedule(step // steps)
 
@@ -257,8 +258,8 @@ def expected_layout(
     """
     model, members = as_model(module), positive_integer(members, "members")
     samples_in(x, "x")
-    shapes = model.shapes_of_parameters(x)
-    return choose_layout(model.apply, shapes, x, members=members, layout=layout, chunk=chunk, devices=devices)
+    params, state = model.shapes_of_variables(x)
+    return choose_layout(model.apply, params, x, state, members=members, layout=layout, chunk=chunk, devices=devices)
 
 
 def untrained(
@@ -275,7 +276,8 @@ def untrained(
     """Return the ensemble with which `train` begins, given the same module and key: a run of 0 steps.
 
     Its parameters are `run.params`, arrays [members, ...]. One member is the function `run.model.apply(params, x)`,
-    which may be differentiated with respect to parameters and inputs.
+    which may be differentiated with respect to parameters and inputs. A network with a state, in `run.state`, takes it
+    as a third argument.
 
     Args:
         module: as for `train`.
@@ -310,18 +312,19 @@ def untrained(
     if not samples_in(x, "x"):
         raise refusal("x", expected="at least one sample", got="none", fix="Pass inputs [n, ...].")
     sample = jax.tree.map(lambda leaf: np.asarray(leaf[:1]), x)
-    shapes = model.shapes_of_parameters(sample)
-    where = choose_layout(model.apply, shapes, x, members=members, layout=layout, chunk=chunk, devices=devices)
+    params, state = model.shapes_of_variables(sample)
+    where = choose_layout(model.apply, params, x, state, members=members, layout=layout, chunk=chunk, devices=devices)
     settings = Settings(
         members=members,
         steps=0,
         key=key_entry(numbers, generator),
-        parameters=parameter_specs(shapes),
+        parameters=parameter_specs(params),
         inputs=input_specs(sample),
+        state=parameter_specs(state),
     )
     shared = where.share((numbers, sample))
-    params = initial_params(model, where, generator, where.deal(np.arange(members, dtype=np.int32)), *shared)
-    return Run(model, members, 0, settings, where, History(), {}, params)
+    variables = initial_variables(model, where, generator, where.deal(np.arange(members, dtype=np.int32)), *shared)
+    return Run(model, members, 0, settings, where, History(), {}, *variables)
 
 
 def _check_record(record: Any, record_at: Any, steps: int) -> tuple[Record, list[int]]:

@@ -26,12 +26,12 @@ from ntk_equiv.ensembles._members import (
     Task,
     advance,
     initial_members,
-    initial_params,
+    initial_variables,
     predict,
     samples_at_a_time,
     select_members,
 )
-from ntk_equiv.ensembles._models import Params
+from ntk_equiv.ensembles._models import Params, State
 from ntk_equiv.ensembles._run import Run
 from ntk_equiv.ensembles._settings import Record, TrainingSettings
 from ntk_equiv.ensembles._validation import EarlyStopping, Measurement, Patience, Validation
@@ -39,7 +39,7 @@ from ntk_equiv.ensembles._validation import EarlyStopping, Measurement, Patience
 # A curve of losses has about 100 values, at least 10 steps apart.
 VALUES_OF_A_CURVE, STEPS_BETWEEN = 100, 10
 # The parts of the members' state that are stored; their index follows from their place.
-STORED_PARTS = ("params", "optimizer", "loss", "failed", "stopped")
+STORED_PARTS = ("params", "state", "optimizer", "loss", "failed", "stopped")
 
 Callback = Callable[[Event], Any]
 """A function that is told what happened, and returns True to end the run."""
@@ -83,15 +83,17 @@ class Trainer:
         self.last_saved: int | None = None
         indices = layout.deal(np.arange(layout.members, dtype=np.int32))
         sample = layout.share(jax.tree.map(lambda leaf: leaf[:1], data[0]))
-        params = initial_params(task.model, layout, task.key_impl, indices, self.key, sample)
-        self.members: Member = initial_members(task, layout, indices, params)
+        variables = initial_variables(task.model, layout, task.key_impl, indices, self.key, sample)
+        self.members: Member = initial_members(task, layout, indices, variables)
         self.patience = None if watch.early_stopping is None else Patience(watch.early_stopping, layout.members)
-        self.best: Params = None
-        if self._restores_best:
-            self.best = jax.tree.map(jnp.copy, self.members.params)
+        self.best: tuple[Params, State] = jax.tree.map(jnp.copy, self._variables) if self._restores_best else ((), ())
         self.reported: set[int] = set()
         bytes_each = activation_bytes(*forward_pass(task, data)) // samples_in_step(task)
         self.samples_at_a_time = samples_at_a_time(layout.chunk, bytes_each)
+
+    @property
+    def _variables(self) -> tuple[Params, State]:
+        return self.members.params, self.members.state
 
     @property
     def _restores_best(self) -> bool:
@@ -202,7 +204,7 @@ class Trainer:
         if self.patience is not None and self.step > 0:
             better, stop = self.patience.look(self.step, agreed(measured.members["loss"]))
             if self._restores_best and better.any():
-                self.best = _select(self.layout.deal(better), self.members.params, self.best)
+                self.best = _select(self.layout.deal(better), self._variables, self.best)
             if stop.any():
                 self._stop(stop)
         return measured
@@ -210,12 +212,12 @@ class Trainer:
     def _stop(self, stop: np.ndarray) -> None:
         """Stop some members, with the parameters of their best validation if these are asked for."""
         assert self.patience is not None
-        params = self.members.params
+        params, state = self._variables
         if self._restores_best:
             restored = stop & (self.patience.best_steps != NEVER)
-            params = _select(self.layout.deal(restored), self.best, params)
+            params, state = _select(self.layout.deal(restored), self.best, self._variables)
         stopped = self.layout.deal(self.patience.stopped.astype(np.int32))
-        self.members = dataclasses.replace(self.members, params=params, stopped=stopped)
+        self.members = dataclasses.replace(self.members, params=params, state=state, stopped=stopped)
 
     def _all_stopped(self) -> bool:
         return self.patience is not None and bool((self.patience.stopped != NEVER).all())
@@ -229,7 +231,7 @@ class Trainer:
             self.history.records[name].append(np.asarray(result))
 
     def _predict(self, x: Any) -> np.ndarray:
-        return predict(self.task.model, self.layout, self.members.params, x, self.samples_at_a_time)
+        return predict(self.task.model, self.layout, self._variables, x, self.samples_at_a_time)
 
     def _tell_callbacks(self, happened: tuple[str, ...], measured: Measurement | None) -> bool:
         """Tell callbacks what happened; return whether one of them ends the run."""
@@ -274,11 +276,11 @@ class Trainer:
 
     def _finished_run(self) -> Run:
         """Return the run, whose members have the parameters of their best validation if these are asked for."""
-        failed, params, kept = self._report_failures(), self.members.params, None
+        failed, variables, kept = self._report_failures(), self._variables, None
         if self.patience is not None:
             kept, restored = self.patience.kept_steps(self.step)
             if self._restores_best:
-                params = _select(self.layout.deal(restored), self.best, params)
+                variables = _select(self.layout.deal(restored), self.best, variables)
             # What became of a member after its best validation does not count any more.
             failed = {member: step for member, step in failed.items() if not restored[member]}
         return Run(
@@ -289,7 +291,7 @@ class Trainer:
             self.layout,
             self.history,
             failed,
-            params,
+            *variables,
             stopped=self._stopped_members(),
             _kept=kept,
         )
@@ -333,7 +335,8 @@ def forward_pass(task: Task, data: Data) -> tuple:
     """Return the function that one member evaluates in a step, with the shapes of its arguments."""
     size = samples_in_step(task)
     x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), data[0])
-    return task.model.apply, task.model.shapes_of_parameters(x), x
+    params, state = task.model.shapes_of_variables(x)
+    return task.model.apply, params, x, state
 
 
 def samples_in_step(task: Task) -> int:

@@ -25,9 +25,10 @@ from ntk_equiv._check import boolean, describe, function, instance, positive_int
 from ntk_equiv._typing import Inputs
 from ntk_equiv.ensembles._batches import Data
 from ntk_equiv.ensembles._fingerprints import hash_data
+from ntk_equiv.ensembles._inputs import check_inputs, input_specs
 from ntk_equiv.ensembles._losses import LossFn, check_labels, is_cross_entropy, loss_of_batch
 from ntk_equiv.ensembles._members import NEVER, Task
-from ntk_equiv.ensembles._models import Params, check_inputs, input_specs
+from ntk_equiv.ensembles._models import Params, State
 from ntk_equiv.orbits import AugmentedSet, samples_and_labels
 
 ValidationSet = AugmentedSet | tuple | list
@@ -163,7 +164,7 @@ def mean_square_error(predictions: Any, y: Any) -> np.ndarray:
     return squares.mean(axis=tuple(range(1, squares.ndim)))
 
 
-def check_validation(validation: Any, metrics: Any, task: Task, data: Data, params: Params) -> Validation:
+def check_validation(validation: Any, metrics: Any, task: Task, data: Data, params: Params, state: State) -> Validation:
     """Return a validation set and its metrics, if they fit the network and the training set.
 
     Args:
@@ -172,6 +173,7 @@ def check_validation(validation: Any, metrics: Any, task: Task, data: Data, para
         task: how members are trained.
         data: the training data.
         params: shapes of the parameters of a member.
+        state: shapes of its state.
 
     Raises:
         TypeError: the samples hold another kind of numbers than those of training.
@@ -179,7 +181,7 @@ def check_validation(validation: Any, metrics: Any, task: Task, data: Data, para
     """
     x, y = _samples_and_labels(validation)
     x_train, y_train, _ = data
-    check_inputs(x, "validation", input_specs(x_train), task.model, params)
+    check_inputs(x, "validation", input_specs(x_train), task.model, params, state)
     for leaf, like in zip([*jax.tree.leaves(x), y], [*jax.tree.leaves(x_train), y_train], strict=True):
         here, there = (jax.dtypes.canonicalize_dtype(one.dtype) for one in (leaf, like))
         if here != there:
@@ -190,7 +192,7 @@ def check_validation(validation: Any, metrics: Any, task: Task, data: Data, para
         shape = ", ".join(["n", *map(str, y_train.shape[1:])])
         fix = "Prepare them as those of training were."
         raise refusal("validation", expected=f"labels [{shape}], as in training", got=f"shape {y.shape}", fix=fix)
-    outputs = jax.eval_shape(task.model.apply, params, x)
+    outputs = jax.eval_shape(task.model.apply, params, x, state)
     check_labels(task.loss, outputs, y, "validation")
     checked = default_metrics(task.loss, outputs, y) | _check_metrics(metrics)
     return Validation(x, y, task.loss, task.reduction, checked)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,6 +35,15 @@ def convolve(params, x):
     return 3 * jnp.tanh(
         jax.lax.conv_general_dilated(x[:, None, None], filters, (1, 1), "VALID", dimension_numbers=dimensions)[:, 0, 0]
     )
+
+
+class Normalised(nn.Module):
+    """A network with running statistics, whose members must keep those of their best validation too."""
+
+    @nn.compact
+    def __call__(self, x, train):
+        x = nn.BatchNorm(use_running_average=not train, momentum=0.5, param_dtype=x.dtype)(x)
+        return 3 * jnp.tanh(nn.Dense(3, param_dtype=x.dtype, use_bias=False)(x))
 
 
 NET = (init, apply)
@@ -118,15 +128,17 @@ NEVER = ensembles.EarlyStopping(patience=10**6, restore_best=False)
 
 
 @pytest.mark.parametrize(
-    ("net", "changes"),
-    [(NET, {"layout": "map"}), (NET, {"chunk": 3}), ((init, convolve), {})],
-    ids=["one at a time", "in chunks", "step by step"],
+    ("net", "steps", "changes"),
+    [(NET, 8, {"layout": "map"}), (NET, 8, {"chunk": 3}), ((init, convolve), 8, {}), (Normalised(), 5, {})],
+    ids=["one at a time", "in chunks", "step by step", "with a state"],
 )
-def test_members_stop_by_themselves_and_keep_their_best_parameters(net, changes):
-    at = {"steps": 8, "record_at": range(9)}
+def test_members_stop_by_themselves_and_keep_their_best_parameters(net, steps, changes):
+    at = {"steps": steps, "record_at": range(steps + 1)}
     # All steps of this run are made by the program that may stop members, so that bits can be compared.
     whole = trained(net, early_stopping=NEVER, record={"W": (X_NEW, np.asarray)}, **at, **changes)
     losses = np.array(whole.history.validation["loss"][1:]).T
+    by_hand = [[-mean_log_likelihood(log_probabilities(one), CLASSES_NEW) for one in all] for all in whole.records["W"]]
+    assert_close(losses, np.array(by_hand)[1:].T)
     rule = {"patience": 2, "min_delta": 0.01}
     expected = [stopped_by_hand(of_member, **rule) for of_member in losses]
     stopped = {member: step for member, (_, step) in enumerate(expected) if step is not None}
@@ -135,18 +147,20 @@ def test_members_stop_by_themselves_and_keep_their_best_parameters(net, changes)
     run = trained(net, early_stopping=stopping, record={"x": X_NEW}, **at, **changes)
     assert dict(run.stopped) == stopped
     assert run.member_steps.tolist() == [best for best, _ in expected]
-    assert run.layout.stepwise == (net is not NET)
+    assert run.layout.stepwise == (net == (init, convolve))
     assert f"{len(stopped)} of them stopped early" in repr(run)
     for member, (best, stop) in enumerate(expected):
         predictions = whole.records["W"][:, member]
         np.testing.assert_array_equal(run.predict(X_NEW)[member], predictions[best])
         if stop is not None:
-            np.testing.assert_array_equal(run.records["x"][stop:, member], np.stack([predictions[best]] * (9 - stop)))
+            np.testing.assert_array_equal(
+                run.records["x"][stop:, member], np.stack([predictions[best]] * (steps + 1 - stop))
+            )
             before = np.array(run.history.validation["loss"])[: stop + 1, member]
             np.testing.assert_array_equal(before, np.array(whole.history.validation["loss"])[: stop + 1, member])
-    last = trained(net, early_stopping=dataclasses.replace(stopping, restore_best=False), steps=8, **changes)
+    last = trained(net, early_stopping=dataclasses.replace(stopping, restore_best=False), steps=steps, **changes)
     for member, (_, stop) in enumerate(expected):
-        step = 8 if stop is None else stop
+        step = steps if stop is None else stop
         np.testing.assert_array_equal(last.predict(X_NEW)[member], whole.records["W"][step, member])
         assert last.member_steps[member] == step
     first = next(iter(stopped))
