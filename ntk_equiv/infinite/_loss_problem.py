@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ntk_equiv._check import is_number, one_of, positive_integer, real_array, refusal
+from ntk_equiv._check import positive_integer, real_array, refusal
 from ntk_equiv._gram import evaluate_gram, kernel_diagonal
-from ntk_equiv._losses import LOSSES, LossFn
+from ntk_equiv._losses import LossFn, loss_function
 from ntk_equiv._typing import Inputs, Scalar, SplitKernel
 from ntk_equiv.infinite import _moments
 from ntk_equiv.infinite._blocks import GramBlocks, coefficients, irreps_of, solve_blocks
@@ -27,9 +27,6 @@ from ntk_equiv.infinite._loss_training import GroupMatrix
 from ntk_equiv.infinite._training_set import TrainingSet
 from ntk_equiv.orbits import AugmentedSet, samples_and_labels
 from ntk_equiv.solvers import DenseBlock, Eigh, SolvedBlock, noise_level
-
-# How far the sum of the probabilities of a label may be from 1.
-SUM_TOLERANCE = 1e-3
 
 
 class Labels(NamedTuple):
@@ -62,88 +59,29 @@ class Labels(NamedTuple):
 
 
 def prepare_labels(train: Any, loss: str | LossFn, outputs: int | None, smoothing: Scalar) -> Labels:
-    """Return labels as the loss takes them; refuse those that it cannot take."""
+    """Return labels with the loss that takes them; refuse those that it cannot take.
+
+    Args:
+        train: the data.
+        loss: a function, or a name.
+        outputs: how many outputs the network has; None for as many as the labels have channels or classes.
+        smoothing: that of labels.
+    """
     y = train.base_y if isinstance(train, AugmentedSet) else samples_and_labels(train)[1]
     y = jnp.asarray(real_array(y, "y"))
     if y.ndim < 1 or not len(y):
         raise refusal("train", expected="at least one training sample", got="none", fix="Pass some.")
-    if jnp.issubdtype(y.dtype, jnp.floating) and not np.isfinite(y).all():
+    counts_classes = jnp.issubdtype(y.dtype, jnp.integer)
+    y = y if counts_classes or y.ndim > 1 else y[:, None]
+    if not np.isfinite(y).all():
         raise refusal("y", expected="finite", got="NaN or infinity", fix="Remove or repair these samples.")
-    outputs = None if outputs is None else positive_integer(outputs, "outputs")
-    if not is_number(smoothing) or not 0 <= float(smoothing) < 1:
-        fix = "It is the probability that is shared out evenly over all classes."
-        raise refusal("label_smoothing", expected="at least 0 and below 1", got=repr(smoothing), fix=fix)
-    if float(smoothing) and loss != "cross_entropy":
-        fix = 'Leave it out, or choose loss="cross_entropy".'
-        raise refusal("label_smoothing", expected="0 for this loss", got=repr(smoothing), fix=fix)
-    if callable(loss):
-        return _check_own_loss(loss, y, outputs)
-    fix_names = (*LOSSES, "a function")
-    if not isinstance(loss, str) or loss not in LOSSES:
-        one_of(loss, fix_names[:-1], "loss")
-    if loss == "mse":
-        return _check_numbers(y, outputs)
-    return Labels(_class_probabilities(y, outputs, float(smoothing)), LOSSES[loss], _classes(y, outputs))
-
-
-def _check_own_loss(loss: LossFn, y: jax.Array, outputs: int | None) -> Labels:
-    """Return labels for a loss of the user's own, if it gives a loss for each sample."""
-    count = _classes(y, outputs) if jnp.issubdtype(y.dtype, jnp.integer) else (outputs or _channels(y))
-    f = jax.ShapeDtypeStruct((len(y), count), jnp.result_type(y, jnp.float32))
-    try:
-        shape = jax.eval_shape(loss, f, y).shape
-    except Exception as error:  # whatever the user's function raises
-        fix = "It is called with outputs [N, outputs] and the labels; `outputs=` says how many there are."
-        got = f"one that raises {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        raise refusal("loss", expected="a function of outputs and labels", got=got, fix=fix) from None
-    if shape[:1] != (len(y),):
-        fix = "Return one loss per sample; they are summed or averaged as `reduction` says."
-        raise refusal("loss", expected=f"one that returns [{len(y)}] losses", got=f"shape {shape}", fix=fix)
-    return Labels(y, loss, count)
-
-
-def _check_numbers(y: jax.Array, outputs: int | None) -> Labels:
-    if not jnp.issubdtype(y.dtype, jnp.floating):
-        fix = 'Convert labels to floats, or classify with loss="cross_entropy".'
-        raise refusal("y", expected='floating-point labels for loss="mse"', got=f"dtype {y.dtype}", fix=fix)
-    y = y[:, None] if y.ndim == 1 else y
-    if outputs not in (None, y.shape[-1]):
-        fix = "With the squared error there is one output for each channel of the labels."
-        raise refusal("outputs", expected=f"{y.shape[-1]}, or left out", got=outputs, fix=fix)
-    return Labels(y, LOSSES["mse"], y.shape[-1])
-
-
-def _channels(y: jax.Array) -> int:
-    return 1 if y.ndim == 1 else y.shape[-1]
-
-
-def _classes(y: jax.Array, outputs: int | None) -> int:
-    """Return how many classes there are."""
-    if jnp.issubdtype(y.dtype, jnp.integer):
-        if y.ndim != 1 or int(y.min()) < 0 or (outputs is not None and int(y.max()) >= outputs):
-            expected = f"whole numbers [n] from 0 to {'classes' if outputs is None else outputs} − 1"
-            got = f"shape {y.shape}, values from {int(y.min())} to {int(y.max())}"
-            raise refusal("y", expected=expected, got=got, fix="Number the classes from 0.")
-        return max(2, int(y.max()) + 1) if outputs is None else outputs
-    if y.ndim != 2 or y.shape[1] < 2 or outputs not in (None, y.shape[1]):
-        wanted = "classes" if outputs is None else outputs
-        fix = "Labels are whole numbers [n], or probabilities [n, classes] of at least two classes."
-        raise refusal("y", expected=f"probabilities [n, {wanted}]", got=f"shape {y.shape}", fix=fix)
-    return y.shape[1]
-
-
-def _class_probabilities(y: jax.Array, outputs: int | None, smoothing: float) -> jax.Array:
-    """Return labels as probabilities [n, classes], smoothed."""
-    classes = _classes(y, outputs)
-    if jnp.issubdtype(y.dtype, jnp.integer):
-        p = jax.nn.one_hot(y, classes)
-    else:
-        p, sums = y, np.asarray(y).sum(axis=1)
-        if np.asarray(y).min() < 0 or np.abs(sums - 1).max() > SUM_TOLERANCE:
-            got = f"entries down to {float(y.min()):.3g} and sums from {sums.min():.3g} to {sums.max():.3g}"
-            fix = "Pass the numbers of the classes, or probabilities of each."
-            raise refusal("y", expected="distributions, which are positive and add up to 1", got=got, fix=fix)
-    return (1 - smoothing) * p + smoothing / classes
+    found = max(2, int(y.max()) + 1) if counts_classes else y.shape[-1]
+    outputs = found if outputs is None else positive_integer(outputs, "outputs")
+    if isinstance(loss, str) and not counts_classes and outputs != found:
+        fix = "There is one output for each channel of the labels."
+        raise refusal("outputs", expected=f"{found}, or left out", got=outputs, fix=fix)
+    like = jax.ShapeDtypeStruct((len(y), outputs), jnp.result_type(float))
+    return Labels(y, loss_function(loss, like, np.asarray(y), label_smoothing=smoothing), outputs)
 
 
 def count_losses(labels: Labels, y: jax.Array) -> int:
