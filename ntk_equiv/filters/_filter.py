@@ -254,7 +254,7 @@ def momentum_flow(learning_rate: Scalar, beta: Scalar) -> Filter:
     Example:
         >>> from ntk_equiv import filters
         >>> print(filters.momentum_flow(1e-4, 0.9)(2.0, 500).round(3), filters.momentum(1e-4, 0.9)(2.0, 500).round(3))
-        0.276 0.276
+        0.316 0.316
     """
     return MomentumFlow(_check_positive(learning_rate, "learning_rate"), _check_friction(beta))
 

@@ -43,7 +43,8 @@ from ntk_equiv.orbits import AugmentedSet
 from ntk_equiv.reps import Representation
 from ntk_equiv.solvers import positive_root
 
-# The error of outputs that is allowed in a step of gradient flow, unless given.
+# The error of outputs under gradient flow that is allowed unless given, and the part of it for a single step.
+SHARE_OF_STEP = 0.1
 TOLERANCES = {"float64": 1e-4, "float32": 1e-3}
 MOST_STEPS = 20_000
 # How close to the end of training Newton's method must come, relative to the start, and how flat the loss may be there.
@@ -79,7 +80,10 @@ class SampledEnsemble:
         >>> test = jnp.array([[1.0, 2.0, 4.0], [2.0, 4.0, 1.0], [0.0, 1.0, 5.0]])
         >>> ens.mean(test, jnp.array([0.0, 100.0])).shape                   # at two times, outputs of two classes
         (2, 3, 2)
-        >>> print(ens.probabilities(test, 100.0).round(2))
+        >>> print(ens.probabilities(test, 100.0).round(1))
+        [[1. 0.]
+         [1. 0.]
+         [0. 1.]]
     """
 
     train: Any
@@ -131,8 +135,8 @@ class SampledEnsemble:
             method: "dense", "reduced" or "auto", as for `InfiniteEnsemble`.
             whole_orbits: whether each member counts together with those that the group moves it to. Then `mean` is
                 exactly equivariant, and closer to the expected prediction.
-            rtol: the error of outputs that is allowed in a step of gradient flow, relative to the outputs. Left out:
-                1e-4 in double and 1e-3 in single precision.
+            rtol: the error of outputs under a flow that is aimed at, relative to the outputs. Each step may make a tenth
+                of it. Left out: 1e-4 in double and 1e-3 in single precision.
             atol: the same in absolute terms. Left out: as `rtol`.
 
         Raises:
@@ -455,9 +459,9 @@ def _check_filter(filter: filters.Filter | None) -> filters.Filter:
 def _check_tolerance(rtol: Scalar | None, atol: Scalar | None, dtype: Any) -> Tolerance:
     rtol = TOLERANCES[dtype.name] if rtol is None else rtol
     atol = rtol if atol is None else atol
-    lowest = 100 * float(jnp.finfo(dtype).eps)
+    lowest = 1000 * float(jnp.finfo(dtype).eps)
     for name, value in (("rtol", rtol), ("atol", atol)):
         if not is_number(value) or not lowest <= float(value) < 1:
             fix = f"Rounding in {dtype.name} allows no less."
             raise refusal(name, expected=f"between {lowest:.1g} and 1", got=repr(value), fix=fix)
-    return Tolerance(float(rtol), float(atol))
+    return Tolerance(SHARE_OF_STEP * float(rtol), SHARE_OF_STEP * float(atol))

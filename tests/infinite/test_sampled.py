@@ -23,8 +23,8 @@ NUMBERS, CLASSIFIED = augment(X, Y, SHIFTS), augment(X, CLASSES, SHIFTS)
 TIMES = jnp.array([0.0, 0.5, 30.0, 2000.0])
 RTOL = 1e-6
 MIXING = jnp.asarray(RNG.standard_normal((3, 3)))
-# Second-order steps, each within the tolerance, add up to an error of this many tolerances.
-STEPS = 100
+# Errors of steps add up to at most this many tolerances.
+STEPS = 15
 
 
 def begin(x):

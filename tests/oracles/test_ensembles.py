@@ -68,7 +68,7 @@ def test_other_losses_are_trained_as_by_neural_tangents(beta):
     _, expected = theirs(lambda: predict(times, start[:N], start[N:], jnp.asarray(THETA[N:, :N])))
     filter = filters.gradient_flow(0.7) if beta is None else filters.momentum_flow(0.7, beta)
     ens = SampledEnsemble(
-        KERNEL_FN, (X, labels), "cross_entropy", filter, key=jax.random.key(0), reduction="mean", rtol=1e-6
+        KERNEL_FN, (X, labels), "cross_entropy", filter, key=jax.random.key(0), reduction="mean", rtol=1e-7
     )
     found = ens.trajectory(lambda x: start[:N] if len(x) == N else start[N:], X_TEST, times)
     np.testing.assert_allclose(found, expected, atol=1e-5)
