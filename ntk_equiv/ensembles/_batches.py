@@ -3,6 +3,10 @@
     augmentation="full"     an epoch is every base sample under every element, once, in an order of its own
     augmentation="random"   an epoch is every base sample once, under an element of the group drawn for it
 
+If batches do not divide an epoch, the last one is filled up with samples that do not count. A network that normalises
+by the statistics of a batch would count them. So networks with a state are trained on whole batches alone: an epoch
+ends before the incomplete one. It leaves out the last samples of its order, which are others in each epoch.
+
 Order and elements depend only on the key of the member and on the step. So members differ, and an interrupted run
 continues as if it had not been interrupted. A drawn element is Haar distributed, and every member draws its own. This
 makes the *expected* prediction exactly invariant. It would not be if members shared a draw, or if their sets always
@@ -40,6 +44,7 @@ class Batches:
         order: how many elements augment them; 1 if they are used as stored.
         batch_size: samples in a batch; None for all of them, in the order in which they are stored.
         random: whether elements are drawn.
+        whole: whether an epoch ends before a batch that is incomplete.
         rep_x: the action on inputs; None if they are used as stored.
         rep_y: the action on labels.
     """
@@ -50,6 +55,7 @@ class Batches:
     random: bool
     rep_x: Representation | None = None
     rep_y: Representation | None = None
+    whole: bool = False
 
     @property
     def size(self) -> int:
@@ -58,8 +64,14 @@ class Batches:
 
     @property
     def per_epoch(self) -> int:
-        """Steps in an epoch; the last batch may be smaller than the others."""
-        return 1 if self.batch_size is None else -(-self.size // self.batch_size)
+        """Steps in an epoch; the last batch may be smaller than the others, unless they are `whole`."""
+        if self.batch_size is None:
+            return 1
+        return self.size // self.batch_size if self.whole else -(-self.size // self.batch_size)
+
+    def with_whole_batches(self) -> "Batches":
+        """Return the same without batches that are filled up."""
+        return dataclasses.replace(self, whole=True)
 
     def shuffle(self, key: jax.Array, step: int | jax.Array) -> jax.Array:
         """Return the order of samples in the epoch of this step."""
@@ -77,7 +89,7 @@ class Batches:
         else:
             start = (step % self.per_epoch) * self.batch_size
             chosen = jax.lax.dynamic_slice_in_dim(order, start, self.batch_size)
-            if self.size % self.batch_size:
+            if self.size % self.batch_size and not self.whole:
                 place = start + jnp.arange(self.batch_size, dtype=jnp.int32)
                 mask = (place < self.size).astype(jnp.float32)
         x, y, elements = data
