@@ -180,9 +180,11 @@ CALLS = {
     "metrics.negative_log_likelihood(np.full((2, 3, 4), NAN), [0, 1, 2])": "logits",
     "metrics.calibration_error(np.ones((2, 3, 4)), [0, 1, 2], bins=0)": "bins",
     "metrics.calibration_error(np.ones((2, 3, 4)), [0, 1, 2], adaptive='yes')": "adaptive",
+    "metrics.calibration_noise(np.ones((2, 3)))": "logits",
     "metrics.reliability(np.ones((2, 3, 4)), [0, 1, 2], average='votes')": "average",
     "metrics.confidence_auroc(np.ones((2, 3, 4)), np.ones((2, 3, 5)))": "unknown",
     "metrics.disagreement_auroc(np.ones((1, 3, 4)), np.ones((1, 3, 4)))": "logits",
     "metrics.ensemble_probabilities(np.ones((2, 3, 4)), temperature=0)": "temperature",
     "metrics.fit_temperature(np.eye(3)[None], [0, 1, 2])": "logits",
+    "metrics.fit_temperature(np.eye(3)[None], [0, 1, 2], smoothing=2)": "smoothing",
 }
