@@ -249,6 +249,8 @@ def _check_same_training(run: Run, ens: Theory, t: Scalar) -> None:
         differences.append("the run saw batches, theory is about all samples in every step")
     if here["reduction"] != ens.reduction:
         differences.append(f"the run has reduction {here['reduction']!r}, the infinite ensemble {ens.reduction!r}")
+    if (run.member_steps != run.steps).any():
+        differences.append("members of the run were stopped early, at steps of their own")
     if t != run.steps:
         differences.append(f"the run has {run.steps} steps, t is {t}")
     differences += _different_rates(here["rate and momentum"], ens.filter)

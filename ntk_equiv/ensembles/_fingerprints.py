@@ -18,7 +18,7 @@ import optax
 
 from ntk_equiv._typing import Inputs
 from ntk_equiv.ensembles._batches import Data
-from ntk_equiv.ensembles._losses import LOSSES, LossFn, value_and_gradient
+from ntk_equiv.ensembles._losses import LOSSES, CrossEntropy, LossFn, value_and_gradient
 from ntk_equiv.ensembles._members import Task, update_by
 from ntk_equiv.ensembles._models import Params
 from ntk_equiv.groups import FiniteGroup
@@ -125,10 +125,13 @@ def probe_optimizer(
 
 
 def probe_loss(loss: LossFn, outputs: jax.ShapeDtypeStruct, y: np.ndarray) -> str | dict[str, Any]:
-    """Return the name of a loss; for a user's function also a summary of its values and slopes at some labels."""
+    """Return the name of a loss with its settings; for a user's function a summary of its values and slopes."""
     for name, function in LOSSES.items():
         if loss is function:
             return name
+    if isinstance(loss, CrossEntropy):
+        weights = None if loss.class_weights is None else list(loss.class_weights)
+        return {"name": "cross_entropy", "class_weights": weights, "label_smoothing": loss.label_smoothing}
     chosen = np.unique(np.linspace(0, len(y) - 1, SAMPLES).round().astype(int))
     at = np.random.default_rng(0).uniform(-1, 1, (len(chosen), *outputs.shape[1:])).astype(outputs.dtype)
 

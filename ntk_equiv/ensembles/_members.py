@@ -25,7 +25,7 @@ from ntk_equiv._check import one_of, refusal
 from ntk_equiv._typing import Inputs
 from ntk_equiv.ensembles._batches import Batch, Batches, Data, TrainingSet, make_batches
 from ntk_equiv.ensembles._layout import Layout
-from ntk_equiv.ensembles._losses import LossFn, loss_function, reduce_losses, value_and_gradient
+from ntk_equiv.ensembles._losses import ClassWeights, LossFn, loss_function, loss_of_batch, value_and_gradient
 from ntk_equiv.ensembles._models import Model, Module, Params, State, as_model, with_dtype
 
 NEVER = -1
@@ -46,6 +46,7 @@ class Member:
         optimizer: the state of its optimizer.
         loss: the loss of its last batch, before the step that was made with it.
         failed: the first step at which loss or parameters were not finite; −1 if there is none.
+        stopped: the step at which it was stopped early, and after which nothing changes; −1 while it is trained.
     """
 
     index: Any
@@ -54,6 +55,7 @@ class Member:
     optimizer: Any
     loss: Any
     failed: Any
+    stopped: Any
 
 
 def key_numbers(key: jax.Array) -> tuple[np.ndarray, str]:
@@ -77,7 +79,10 @@ def noise_key(own: jax.Array, number: int | jax.Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """How a member is trained: all that is compiled. It is hashable, so that compiled programs are found again."""
+    """How a member is trained: all that is compiled. It is hashable, so that compiled programs are found again.
+
+    Only with `stops_early` members may be stopped: then the steps of each have an end of their own.
+    """
 
     model: Model
     optimizer: optax.GradientTransformation
@@ -85,6 +90,7 @@ class Task:
     reduction: str
     batches: Batches
     key_impl: str
+    stops_early: bool = False
 
     def keys(self, key: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the keys of a member, for its parameters and for its batches."""
@@ -95,7 +101,7 @@ class Task:
         index, params, state = index_and_variables
         loss = jnp.full((), jnp.nan, jnp.result_type(*jax.tree.leaves(params), jnp.float32))
         optimizer = jax.tree.map(lambda leaf: with_dtype(leaf, jnp.result_type(leaf)), self.optimizer.init(params))
-        return Member(index, params, state, optimizer, loss, jnp.int32(NEVER))
+        return Member(index, params, state, optimizer, loss, jnp.int32(NEVER), jnp.int32(NEVER))
 
     def batch_loss(self, params: Params, state: State, batch: Batch, noise: jax.Array) -> tuple[jax.Array, State]:
         """Return the loss on a batch, and the state after it."""
@@ -103,11 +109,12 @@ class Task:
         outputs, after = self.model.apply_in_training(params, state, x, noise)
         # A compiled loop does not allow dtypes to change.
         after = jax.tree.map(lambda leaf, old: with_dtype(leaf, old.dtype), after, state)
-        return reduce_losses(self.loss(outputs, y), mask, self.reduction), after
+        return loss_of_batch(self.loss, outputs, y, mask, self.reduction), after
 
     def take_steps(self, member: Member, key: jax.Array, data: Data, start: jax.Array, stop: jax.Array) -> Member:
         """Return a member after the steps from `start` up to `stop`, in one compiled loop."""
         own = self.keys(key, member.index)[1]
+        stop = jnp.where(member.stopped == NEVER, stop, start) if self.stops_early else stop
 
         def step(number: jax.Array, carry: tuple) -> tuple:
             member, order = carry
@@ -139,7 +146,8 @@ class Task:
         updates, optimizer = update_by(self.optimizer, gradient, member.optimizer, member.params, loss, only_loss)
         params = optax.apply_updates(member.params, updates)
         failed = _first_failure(member.failed, jnp.isfinite(loss), number)
-        return Member(member.index, params, state, optimizer, loss.astype(member.loss.dtype), failed)
+        loss = loss.astype(member.loss.dtype)
+        return dataclasses.replace(member, params=params, state=state, optimizer=optimizer, loss=loss, failed=failed)
 
     def note_failure(self, member: Member, number: jax.Array) -> Member:
         """Return a member that is marked as failed at this step, if its variables are no longer finite."""
@@ -155,6 +163,8 @@ def prepare_task(
     optimizer: optax.GradientTransformation | optax.MultiSteps,
     loss: str | LossFn = "mse",
     reduction: str = "mean",
+    class_weights: ClassWeights | None = None,
+    label_smoothing: float = 0.0,
     batch_size: int | None = None,
     augmentation: str = "full",
     key_impl: str = "threefry2x32",
@@ -167,12 +177,14 @@ def prepare_task(
         optimizer: as for `train`.
         loss: as for `train`.
         reduction: as for `train`.
+        class_weights: as for `train`.
+        label_smoothing: as for `train`.
         batch_size: as for `train`.
         augmentation: as for `train`.
         key_impl: the name of the generator of random keys.
     """
     model = as_model(module)
-    batches, data = make_batches(train, batch_size, augmentation)
+    batches, data, (params, state) = prepare_batches(model, train, batch_size, augmentation)
     one_of(reduction, ("mean", "sum"), "reduction")
     if isinstance(optimizer, optax.MultiSteps):
         optimizer = optimizer.gradient_transformation()
@@ -180,20 +192,27 @@ def prepare_task(
         fix = "Pass for example `optax.sgd(0.5)`."
         raise refusal("optimizer", expected="from optax", got=type(optimizer).__name__, fix=fix, kind=TypeError)
     x, y, _ = data
-    params, state = model.shapes_of_variables(jax.tree.map(lambda leaf: leaf[:1], x))
-    if jax.tree.leaves(state):
-        batches = batches.with_whole_batches()
     outputs = jax.eval_shape(model.apply, params, x, state)
     if not hasattr(outputs, "shape") or outputs.shape[:1] != y.shape[:1]:
         got = getattr(outputs, "shape", type(outputs).__name__)
         fix = "A network returns one array, with the sample axis first."
         raise refusal("module", expected=f"one with outputs of {y.shape[0]} samples", got=got, fix=fix)
-    task = Task(model, optimizer, loss_function(loss, outputs, y), reduction, batches, key_impl)
+    loss_fn = loss_function(loss, outputs, y, class_weights=class_weights, label_smoothing=label_smoothing)
+    task = Task(model, optimizer, loss_fn, reduction, batches, key_impl)
     _check_optimizer(task, params)
     _check_finite(x, "x")
     if isinstance(loss, str):  # a user's loss may leave out labels that are not numbers
         _check_finite(y, "y")
     return task, data
+
+
+def prepare_batches(
+    model: Model, train: TrainingSet, batch_size: int | None, augmentation: str
+) -> tuple[Batches, Data, tuple[Params, State]]:
+    """Return how batches are made for a network, what they are made from, and the shapes of its variables."""
+    batches, data = make_batches(train, batch_size, augmentation)
+    params, state = model.shapes_of_variables(jax.tree.map(lambda leaf: leaf[:1], data[0]))
+    return (batches.with_whole_batches() if jax.tree.leaves(state) else batches), data, (params, state)
 
 
 # Random numbers take long to compile. So this is one program for all training sets and optimizers.
@@ -215,18 +234,35 @@ def initial_members(task: Task, layout: Layout, indices: jax.Array, variables: t
     return layout.over_members(task.initial_member)((indices, *variables))
 
 
-def advance(task: Task, layout: Layout, members: Member, key: jax.Array, data: Data, start: int, stop: int) -> Member:
-    """Return all members after the steps from `start` up to `stop`."""
+def advance(
+    task: Task,
+    layout: Layout,
+    members: Member,
+    key: jax.Array,
+    data: Data,
+    start: int,
+    stop: int,
+    *,
+    stopped: np.ndarray | None = None,
+) -> Member:
+    """Return all members after the steps from `start` up to `stop`; those that have `stopped` remain as they are."""
     first, last = layout.share((np.int32(start), np.int32(stop)))
     if not layout.stepwise:
         return _advance_in_compiled_loop(task, layout, members, key, data, first, last)
     for number in range(layout.chunks):
+        if stopped is not None and _all_stopped(stopped, layout.numbers_of_chunk(number)):
+            continue
         place = layout.share(np.int32(number))
         state = _take_chunk(task, layout, members, key, place, first)
         for _ in range(start, stop):
             state = _step_chunk(task, layout, state, key, data)
         members = _put_chunk_back(task, layout, members, state[0], place, last)
     return members
+
+
+def _all_stopped(stopped: np.ndarray, numbers: np.ndarray) -> bool:
+    """Return whether the members with these numbers have stopped; higher numbers are copies of the first member."""
+    return bool(stopped[np.where(numbers < len(stopped), numbers, 0)].all())
 
 
 # The old state is donated: two states may not fit into memory.
@@ -253,7 +289,20 @@ def _step_chunk(task: Task, layout: Layout, state: tuple, key: jax.Array, data: 
 def _put_chunk_back(
     task: Task, layout: Layout, members: Member, chunk: Member, place: jax.Array, stop: jax.Array
 ) -> Member:
-    return layout.with_chunk(members, layout.over_chunk(task.note_failure)(chunk, stop), place)
+    chunk = layout.over_chunk(task.note_failure)(chunk, stop)
+    if task.stops_early:  # a chunk may hold members that have stopped beside others that have not
+        old = layout.chunk_of(members, place)
+        chunk = select_members(old.stopped == NEVER, chunk, old)
+    return layout.with_chunk(members, chunk, place)
+
+
+def select_members(chosen: jax.Array, these: Any, those: Any) -> Any:
+    """Return arrays of all members: of `these` where `chosen`, [members], is true, and else of `those`."""
+
+    def select(this: Any, that: Any) -> jax.Array:
+        return jnp.where(chosen.reshape(-1, *(1,) * (this.ndim - 1)), this, that)
+
+    return jax.tree.map(select, these, those)
 
 
 def predict(model: Model, layout: Layout, variables: tuple[Params, State], x: Inputs, batch_size: int) -> np.ndarray:

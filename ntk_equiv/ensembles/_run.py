@@ -15,66 +15,13 @@ from jaxtyping import Array, Inexact, Int
 from ntk_equiv._check import file_path, positive_integer, positive_integers, random_key, real_array, refusal, samples_in
 from ntk_equiv._typing import Inputs
 from ntk_equiv.empirical import EmpiricalKernelFn, empirical_kernel_fn
-from ntk_equiv.ensembles._checkpoint import Checkpoints, leaves_by_number, open_folder, restore_structure
+from ntk_equiv.ensembles._checkpoint import Checkpoints, Stored, leaves_by_number, open_folder, restore_structure
+from ntk_equiv.ensembles._history import History
 from ntk_equiv.ensembles._inputs import check_inputs, parameter_specs, sample_from_specs
 from ntk_equiv.ensembles._layout import Layout, make_layout, step_by_step_if_faster
-from ntk_equiv.ensembles._members import NEVER, SAMPLES_AT_A_TIME, predict
+from ntk_equiv.ensembles._members import NEVER, SAMPLES_AT_A_TIME, predict, select_members
 from ntk_equiv.ensembles._models import Model, Module, Params, State, as_model
-
-
-class History:
-    """Losses and records of a run, in lists that grow while it is trained.
-
-    Attributes:
-        steps: after how many steps each loss was noted.
-        losses: the losses of all members, one array [members] for each of these steps.
-        record_steps: after how many steps each record was made.
-        records: for each name one array for each of these steps.
-
-    Example:
-        >>> import numpy as np
-        >>> from ntk_equiv.ensembles import History
-        >>> history = History(["test"])
-        >>> history.steps.append(10)
-        >>> history.losses.append(np.array([0.5, 0.25]))                # of two members
-        >>> history.of_members(np.array([1])).losses
-        [array([0.25])]
-        >>> history
-        <losses at 1 step, records at 0 steps of test>
-    """
-
-    def __init__(self, names: Sequence[str] = ()) -> None:
-        self.steps: list[int] = []
-        self.losses: list[np.ndarray] = []
-        self.record_steps: list[int] = []
-        self.records: dict[str, list[np.ndarray]] = {name: [] for name in names}
-
-    def __repr__(self) -> str:
-        losses, records = (f"{len(at)} step{'s' * (len(at) != 1)}" for at in (self.steps, self.record_steps))
-        return f"<losses at {losses}, records at {records} of {', '.join(self.records) or 'nothing'}>"
-
-    def stored(self) -> dict[str, Any]:
-        """Return the history as arrays, for a checkpoint; empty lists are left out."""
-        lists = {"steps": self.steps, "losses": self.losses, "record_steps": self.record_steps}
-        arrays: dict[str, Any] = {name: np.asarray(values) for name, values in lists.items() if values}
-        if self.record_steps:
-            arrays["records"] = {f"{i:04d}": np.asarray(values) for i, values in enumerate(self.records.values())}
-        return arrays
-
-    def restore(self, stored: Mapping[str, Any] | None) -> None:
-        """Replace the lists by those of a checkpoint, as `stored` returned them."""
-        stored = stored or {}
-        self.steps = [int(step) for step in stored.get("steps", ())]
-        self.losses = list(stored.get("losses", ()))
-        self.record_steps = [int(step) for step in stored.get("record_steps", ())]
-        for i, name in enumerate(self.records):
-            self.records[name] = list(stored.get("records", {}).get(f"{i:04d}", ()))
-
-    def of_members(self, members: np.ndarray) -> "History":
-        """Return the losses of some members, without the records, which are of all members."""
-        history = History()
-        history.steps, history.losses = self.steps, [losses[members] for losses in self.losses]
-        return history
+from ntk_equiv.ensembles._validation import EarlyStopping, Patience
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -84,11 +31,13 @@ class Run:
     Attributes:
         model: the network.
         members: how many members there are.
-        steps: how many steps they were trained.
+        steps: how many steps they were trained: fewer than asked for, if all members were stopped early or a callback
+            ended the run.
         configuration: everything that decided the result, as it is stored.
         layout: where members are evaluated.
-        history: losses and records of the run.
+        history: losses, validations and records of the run.
         failed: members whose loss or variables became infinite or NaN, with the step at which they did.
+        stopped: members that were stopped early, with the step at which they were.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -108,10 +57,18 @@ class Run:
     failed: Mapping[int, int]
     _params: Params
     _state: State = ()
+    stopped: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    _kept: np.ndarray | None = None
 
     def __repr__(self) -> str:
         lost = f", {len(self.failed)} of them not finite" if self.failed else ""
-        return f"<ensemble of {self.members} members after {self.steps} steps{lost}>"
+        early = f", {len(self.stopped)} of them stopped early" if self.stopped else ""
+        return f"<ensemble of {self.members} members after {self.steps} steps{early}{lost}>"
+
+    @property
+    def member_steps(self) -> Int[np.ndarray, "{self.members}"]:
+        """How many steps led to the parameters of each member: `steps`, unless members were stopped early."""
+        return np.full(self.members, self.steps) if self._kept is None else self._kept
 
     @property
     def params(self) -> Params:
@@ -196,6 +153,8 @@ class Run:
             layout=layout,
             history=self.history.of_members(chosen),
             failed={new: self.failed[old] for new, old in enumerate(chosen.tolist()) if old in self.failed},
+            stopped={new: self.stopped[old] for new, old in enumerate(chosen.tolist()) if old in self.stopped},
+            _kept=None if self._kept is None else self._kept[chosen],
             _params=params,
             _state=state,
         )
@@ -272,14 +231,22 @@ class Run:
 
     def save(self, folder: Path | str, /) -> None:
         """Write the run to a new or empty folder, from which `Run.load` reads it."""
-        failed = np.array([self.failed.get(m, NEVER) for m in range(self.members)], np.int32)
-        text = {"configuration": dict(self.configuration), "members": self.members, "records": [*self.history.records]}
-        history = self.history.stored()
-        parts = {"params": self.params, "state": self.state, "failed": failed}
-        arrays = {**{name: leaves_by_number(part) for name, part in parts.items()}, "history": history}
+        failed, stopped = (
+            np.array([steps.get(m, NEVER) for m in range(self.members)], np.int32)
+            for steps in (self.failed, self.stopped)
+        )
+        text = {
+            "configuration": dict(self.configuration),
+            "members": self.members,
+            "records": [*self.history.records],
+            "metrics": [*self.history.validation],
+        }
+        parts = {"params": self.params, "state": self.state, "failed": failed, "stopped": stopped, "kept": self._kept}
+        arrays = {name: leaves_by_number(part) for name, part in parts.items()} | {"history": self.history.stored()}
         checkpoints = open_folder(folder, resume=False, argument="folder")
         try:
             checkpoints.save(self.steps, {name: part for name, part in arrays.items() if part}, text)
+            checkpoints.wait()
         finally:
             checkpoints.close()
 
@@ -310,15 +277,52 @@ class Run:
             if specs != expected:
                 fix = "Pass the module that the run was trained with."
                 raise refusal("module", expected=f"one with {entry} {expected}", got=specs, fix=fix)
-        history = History(text["records"])
+        history = History(text["records"], metrics=text.get("metrics", ()))
         history.restore(arrays.get("history"))
-        failed = {m: int(step) for m, step in enumerate(arrays["failed"]["0000"]) if step != NEVER}
-        where = make_layout(text["members"], layout)
-        params, state = structure
+        variables, kept, restored = _kept_variables(structure, arrays, steps, configuration)
+        failed, stopped = (_steps_by_member(arrays.get(name)) for name in ("failed", "stopped"))
+        failed = {member: step for member, step in failed.items() if not restored[member]}
+        count, (params, state) = text["members"], structure
+        where = make_layout(count, layout)
         where = step_by_step_if_faster(where, model.apply, params, sample, state, keep_chunk=layout != "auto")
-        params = where.deal(restore_structure(params, arrays.get("params")))
-        state = where.deal(restore_structure(state, arrays.get("state")))
-        return cls(model, text["members"], steps, configuration, where, history, failed, params, state)
+        params, state = where.deal(variables)
+        return cls(model, count, steps, configuration, where, history, failed, params, state, stopped, kept)
+
+
+def _steps_by_member(stored: Mapping[str, np.ndarray] | None) -> dict[int, int]:
+    """Return the members for which a step is stored, with their steps."""
+    return {} if stored is None else {m: int(step) for m, step in enumerate(stored["0000"]) if step != NEVER}
+
+
+def _kept_variables(
+    structure: tuple[Params, State], arrays: Stored, steps: int, configuration: Mapping[str, Any]
+) -> tuple[tuple[Params, State], np.ndarray | None, np.ndarray]:
+    """Return what the members of a stored run are, as the run that was stored would end now.
+
+    Args:
+        structure: parameters and state of a network.
+        arrays: those of a run that was saved, or of a checkpoint, which has both the last and the best variables.
+        steps: how many steps the run has taken.
+        configuration: its settings, as they are stored.
+
+    Returns:
+        Parameters and state, how many steps led to those of each member (None if all have the same), and which of them
+        are those of the best validation, while the checkpoint has later ones too.
+    """
+    variables = (
+        restore_structure(structure[0], arrays.get("params")),
+        restore_structure(structure[1], arrays.get("state")),
+    )
+    none = np.zeros(len(arrays["failed"]["0000"]), bool)
+    if "patience" not in arrays:
+        return variables, (arrays["kept"]["0000"] if "kept" in arrays else None), none
+    patience = Patience(EarlyStopping(**configuration["early stopping"]), len(none))
+    patience.restore(arrays["patience"])
+    kept, restored = patience.kept_steps(steps)
+    if not patience.settings.restore_best:
+        return variables, kept, none
+    best = restore_structure(structure, arrays.get("best"))
+    return jax.tree.map(np.asarray, select_members(jnp.asarray(restored), best, variables)), kept, restored
 
 
 def bootstrapped(

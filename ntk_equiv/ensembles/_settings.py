@@ -16,11 +16,13 @@ As a mapping, settings hold what is stored with a run as JSON, compared when a r
     actions                             summaries of the actions on inputs and labels
 
     first outputs, first gradients      of the network, if the run writes checkpoints
+    validation                          a hash of the validation set, after how many steps, and names of metrics
+    early stopping                      patience, min_delta, restore_best
 
     state, first state                  likewise, for networks with a state
 
-An untrained run has only the first two lines, and `state`. Names and values of these entries are the format of
-checkpoints. Change them only if old checkpoints can still be resumed.
+An untrained run has only the first two lines and `state`, and entries of what is not used are left out. Names and
+values of these entries are the format of checkpoints. Change them only if old checkpoints can still be resumed.
 """
 
 import dataclasses
@@ -144,6 +146,9 @@ class TrainingSettings(Settings):
         augmentation: "full" or "random".
         data: a hash of the training data.
         functions: the functions of the run, for their fingerprints.
+        validation: a hash of the validation set, after how many steps it is used, and the names of metrics; None if
+            there is none.
+        early_stopping: when members are stopped; None if they are not.
         first_outputs: outputs of the network for a fixed key; None unless the run writes checkpoints.
         first_gradients: lengths of its gradients, as logarithms; likewise.
         first_state: those of its state after a step; likewise.
@@ -155,6 +160,8 @@ class TrainingSettings(Settings):
     augmentation: str
     data: str
     functions: Functions
+    validation: list[Any] | None = None
+    early_stopping: dict[str, Any] | None = None
     first_outputs: list[float] | None = None
     first_gradients: list[float] | None = None
     first_state: list[float] | None = None
@@ -166,7 +173,9 @@ class TrainingSettings(Settings):
         functions = "loss", "optimizer", "rate and momentum", "actions"
         first = () if self.first_outputs is None else ("first outputs", "first gradients")
         state = ("first state",) if self.state and first else ()
-        return *super().entries, *own, *functions, *first, *state
+        if_used = {"validation": self.validation, "early stopping": self.early_stopping}
+        used = tuple(name for name, value in if_used.items() if value is not None)
+        return *super().entries, *own, *functions, *first, *state, *used
 
     @property
     def loss(self) -> str | dict[str, Any]:
@@ -193,6 +202,18 @@ class TrainingSettings(Settings):
         outputs, gradients, state = probe_first_step(task, data)
         return dataclasses.replace(self, first_outputs=outputs, first_gradients=gradients, first_state=state)
 
+    def as_far_as(self, there: Mapping[str, Any]) -> "TrainingSettings":
+        """Return the settings of these steps as far as those of a shorter run go, to compare them with its settings."""
+        steps = there.get("steps", self.steps)
+        if steps >= self.steps:
+            return self
+        # What is recorded later is no difference, nor is the record that a run makes at its end.
+        (hashes, at), stored = self.record, there.get("record", [{}, []])[1]
+        past = [step for step in at if step <= steps]
+        record = [hashes, stored if set(past) <= set(stored) else past]
+        functions = dataclasses.replace(self.functions, steps=steps)
+        return dataclasses.replace(self, steps=steps, record=record, functions=functions)
+
 
 def settings_of_training(
     task: Task,
@@ -203,6 +224,8 @@ def settings_of_training(
     key: np.ndarray,
     record: Record,
     record_steps: list[int],
+    validation: list[Any] | None = None,
+    early_stopping: dict[str, Any] | None = None,
 ) -> TrainingSettings:
     """Return the settings of a run.
 
@@ -214,6 +237,8 @@ def settings_of_training(
         key: the numbers of the random key.
         record: what to record.
         record_steps: the steps at which they are recorded.
+        validation: how the run is validated, as it is stored.
+        early_stopping: when members are stopped, as it is stored.
     """
     x, y, _ = data
     # Only shapes are kept: a slice of an array would keep all of it in memory as long as the run.
@@ -232,6 +257,8 @@ def settings_of_training(
         augmentation="random" if task.batches.random else "full",
         data=hash_data(data),
         functions=Functions(task, steps, params, jax.eval_shape(task.model.apply, params, x, state), sample, y),
+        validation=validation,
+        early_stopping=early_stopping,
     )
 
 

@@ -11,6 +11,8 @@ KEY = jax.random.key(0)
 X, Y = jnp.array([[1.0, 2.0, 4.0], [0.0, 1.0, 5.0]]), jnp.array([1.0, -1.0])
 REGULAR = reps.regular(groups.cyclic(3))
 DATA, AUGMENTED = (X, Y), augment(X, Y, REGULAR)
+CLASSES = (X, jnp.array([0, 1]))
+STOPPING = ensembles.EarlyStopping(patience=2)
 NET = stax.serial(stax.Dense(4), stax.Relu(), stax.Dense(1))
 TWO = stax.serial(stax.Dense(4), stax.Relu(), stax.Dense(2))
 SETTINGS = {"members": 2, "steps": 1, "optimizer": optax.sgd(0.1), "key": KEY}
@@ -57,6 +59,40 @@ CALLS = {
     "train(TWO, (X, jnp.array([[-1.0, 1.0], [1.0, -1.0]])), loss='cross_entropy')": "y",
     "train(data=(X, 1e30 * Y.astype('float32')))": "y",
     "train(reduction='max')": "reduction",
+    "train(TWO, (X, jnp.array([[0.5, 0.6], [1.0, 0.0]])), loss='cross_entropy')": "y",
+    "train(TWO, CLASSES, loss='cross_entropy', class_weights=[1.0])": "class_weights",
+    "train(TWO, CLASSES, loss='cross_entropy', class_weights=[1.0, -1.0])": "class_weights",
+    "train(TWO, CLASSES, loss='cross_entropy', class_weights='even')": "class_weights",
+    "train(TWO, CLASSES, loss='cross_entropy', class_weights=['a', 'b'])": "class_weights",
+    "train(TWO, CLASSES, loss='cross_entropy', label_smoothing=1.0)": "label_smoothing",
+    "train(TWO, CLASSES, loss='cross_entropy', label_smoothing='much')": "label_smoothing",
+    "train(label_smoothing=0.1)": "label_smoothing",
+    "train(class_weights=[1.0])": "class_weights",
+    "train(validation=X)": "validation",
+    "train(validation=(X[:, :2], Y))": "validation",
+    "train(validation=(X.astype(int), Y))": "validation",
+    "train(validation=(X, Y[:1]))": "validation",
+    "train(validation=(X, Y[:, None]))": "validation",
+    "train(validation=(X, Y.astype(int)))": "validation",
+    "train(TWO, CLASSES, loss='cross_entropy', validation=(X, jnp.array([1, 2])))": "validation",
+    "train(validation=DATA, validate_every=0)": "validate_every",
+    "train(validate_every=1)": "validation",
+    "train(early_stopping=STOPPING)": "validation",
+    "train(validation=DATA, early_stopping=3)": "early_stopping",
+    "train(validation=DATA, metrics=[max])": "metrics",
+    "train(validation=DATA, metrics={'largest': 'max'})": "metrics",
+    "train(validation=DATA, metrics={'loss': max})": "metrics",
+    "train(validation=DATA, metrics={'all': lambda p, y: p})": "metrics",
+    "train(callbacks='print')": "callbacks",
+    "train(callbacks=[1])": "callbacks",
+    "train(validation=DATA, callbacks=lambda event: 'stop')": "callbacks",
+    "ensembles.EarlyStopping(0)": "patience",
+    "ensembles.EarlyStopping(2, min_delta=-1.0)": "min_delta",
+    "ensembles.EarlyStopping(2, restore_best='yes')": "restore_best",
+    "ensembles.by_epoch(0.1, NET, DATA)": "schedule",
+    "ensembles.by_epoch(optax.constant_schedule(0.1), NET, X)": "train",
+    "ensembles.by_epoch(optax.constant_schedule(0.1), DATA, NET)": "module",
+    "ensembles.History().table(rows=0)": "rows",
     "train(batch_size=0)": "batch_size",
     "train(batch_size=100)": "batch_size",
     "train(augmentation='half')": "augmentation",
