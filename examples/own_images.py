@@ -75,8 +75,8 @@ def read_and_split(folder, group, key):
 def train_ensemble(settings, train, validation, classes, key, folder):
     """Train until all members have stopped, or to the last epoch; the same command continues after an interruption."""
     data, module = augment(*train), Net(classes, settings.channels)
-    warm = optax.schedules.warmup_cosine_decay_schedule(1e-4, 3e-3, 2, settings.epochs, 1e-5)
-    rate = ensembles.by_epoch(warm, module, data, batch_size=settings.batch_size)
+    falling = optax.exponential_decay(3e-3, transition_steps=10, decay_rate=0.3)  # in epochs
+    rate = ensembles.by_epoch(falling, module, data, batch_size=settings.batch_size)
     optimizer = optax.inject_hyperparams(optax.adamw)(learning_rate=rate)  # so that the history knows the rate
     return ensembles.train(
         module,
