@@ -135,7 +135,7 @@ class SampledEnsemble:
             method: "dense", "reduced" or "auto", as for `InfiniteEnsemble`.
             whole_orbits: whether each member counts together with those that the group moves it to. Then `mean` is
                 exactly equivariant, and closer to the expected prediction.
-            rtol: the error of outputs under a flow that is aimed at, relative to the outputs. Each step may make a tenth
+            rtol: the error of outputs under a flow that is aimed at, relative to the outputs; a step may make a tenth
                 of it. Left out: 1e-4 in double and 1e-3 in single precision.
             atol: the same in absolute terms. Left out: as `rtol`.
 

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
-from ntk_equiv import ensembles
+from ntk_equiv import InfiniteEnsemble, ensembles, filters, stax
 from tests.tolerances import assert_close
 
 RNG = np.random.default_rng(0)
