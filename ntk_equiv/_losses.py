@@ -113,6 +113,19 @@ def is_cross_entropy(loss: LossFn) -> bool:
     return loss is cross_entropy or isinstance(loss, CrossEntropy)
 
 
+def largest_curvature(loss: LossFn) -> float | None:
+    """Return a bound on the second derivatives of the loss of a sample in its outputs; None if none is known.
+
+    Those of the cross-entropy are diag(p) − ppᵀ, whose largest row sum is 2p(1 − p).
+    """
+    if loss is mse:
+        return 1.0
+    if not is_cross_entropy(loss):
+        return None
+    weights = loss.class_weights if isinstance(loss, CrossEntropy) else None
+    return 0.5 * max(weights or (1.0,))
+
+
 def check_labels(loss: LossFn, outputs: jax.ShapeDtypeStruct, y: np.ndarray, argument: str = "y") -> None:
     """Refuse labels that a loss cannot compare with outputs of this shape.
 

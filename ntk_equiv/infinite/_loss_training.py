@@ -30,13 +30,12 @@ import jax.numpy as jnp
 from jax.experimental.ode import odeint
 from jax.scipy.sparse.linalg import cg
 
+from ntk_equiv._losses import LossFn, largest_curvature
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv.filters import Dynamics
 from ntk_equiv.infinite._blocks import WeightedIrrep, coefficients, synthesize
 from ntk_equiv.infinite._chebyshev import Equation, Path, follow
-
-LossFn = Callable[[Any, Any], Any]
-"""A function of outputs [N, C] and labels that returns one loss per sample, or per entry of the labels."""
+from ntk_equiv.solvers import product
 
 # By how much second derivatives may grow within a step.
 CURVATURE_MARGIN = 1.2
@@ -70,7 +69,7 @@ class GroupMatrix:
         """Return the product with v [order, n, columns]."""
         total: Any = 0
         for sigma, matrix, weight in zip(self.sigmas, self.matrices, self.weights, strict=True):
-            total = total + weight * synthesize(sigma, matrix @ coefficients(sigma, v), v.shape[-1])
+            total = total + weight * synthesize(sigma, product(matrix, coefficients(sigma, v)), v.shape[-1])
         return total
 
     def norm_bound(self) -> jax.Array:
@@ -148,7 +147,11 @@ def follow_flow(
     rate, ridge = (jnp.asarray(value, training.start.dtype) for value in (dynamics.rate, dynamics.shift))
     largest = training.theta.norm_bound()
 
+    bound = largest_curvature(training.loss)
+
     def fastest_rate(state: jax.Array) -> jax.Array:
+        if bound is not None:
+            return rate * (largest * bound / training.entries + ridge)
         # The largest row sum bounds the eigenvalues of a matrix.
         curvature = jnp.max(jnp.sum(jnp.abs(training.second_derivatives(state[1])), axis=-1))
         return rate * (CURVATURE_MARGIN * largest * curvature + ridge)
