@@ -265,7 +265,8 @@ class SampledEnsemble:
         """
         x = self.check_samples(x)
         determined = self._copy(whole_orbits=False).contributions(x, t)
-        keys = _member_keys(jax.random.fold_in(self.key, 1), self.members)
+        _, remaining = jax.random.split(self.key)
+        keys = _member_keys(remaining, self.members)
         rest = draw_rest(keys, positive_root(self._kernels.remaining_covariance(x)), self._training.outputs)
         return determined + (rest if determined.ndim == 3 else rest[None])
 
@@ -306,8 +307,8 @@ class SampledEnsemble:
         """
         function(f0, "f0")
         x = self.check_samples(x)
-        start = self._check_initial(f0, self._data.samples())
-        elsewhere = self._check_initial(f0, x)
+        begun, elsewhere = self._check_initial(f0, self._data.samples()), self._check_initial(f0, x)
+        start = begun.reshape(-1, *begun.shape[-2:])
         columns = jnp.moveaxis(start, 0, 1).reshape(self._data.order, self._data.n, -1)
         given = self._copy(
             members=len(start),
@@ -316,8 +317,8 @@ class SampledEnsemble:
             _training=dataclasses.replace(self._training, start=columns.astype(self._training.start.dtype)),
         )
         learned = given.contributions(x, t)
-        found = learned + elsewhere.reshape((1,) * (learned.ndim - 3) + elsewhere.shape)
-        return found if np.ndim(f0(x)) == 3 else found[..., 0, :, :]
+        learned = learned if elsewhere.ndim == 3 else learned[..., 0, :, :]
+        return learned + elsewhere.reshape((1,) * (learned.ndim - elsewhere.ndim) + elsewhere.shape)
 
     def redrawn(self, key: jax.Array, members: int) -> "SampledEnsemble":
         """Return the ensemble with other members; no kernel of the training samples is evaluated again.
@@ -359,7 +360,8 @@ class SampledEnsemble:
         return other
 
     def _draw(self, key: jax.Array, members: int) -> None:
-        start, prior = self._kernels.draw(_member_keys(key, members), self._training.outputs)
+        beginning, _ = jax.random.split(key)
+        start, prior = self._kernels.draw(_member_keys(beginning, members), self._training.outputs)
         training = dataclasses.replace(self._training, start=start)
         self._fill(key=key, members=members, _training=training, _prior=prior, _known={})
 
@@ -369,14 +371,14 @@ class SampledEnsemble:
             raise refusal("members", expected="at least 2, to see how they scatter", got=self.members, fix=fix)
 
     def _check_initial(self, f0: Callable, x: Inputs) -> jax.Array:
-        """Return the outputs of given networks, [networks, m, outputs]."""
+        """Return the outputs of given networks, [m, outputs] or [networks, m, outputs]."""
         values, count = jnp.asarray(f0(x)), jax.tree.leaves(x)[0].shape[0]
         wanted = (count, self._training.outputs)
         if values.ndim not in (2, 3) or values.shape[-2:] != wanted:
             fix = "It is a network before training, with one output for each class or label."
             expected = f"a function with values of shape {wanted}, after an axis of networks or none"
             raise refusal("f0", expected=expected, got=f"shape {values.shape}", fix=fix)
-        return values if values.ndim == 3 else values[None]
+        return values
 
     # How it is trained
 
