@@ -47,7 +47,8 @@ from ntk_equiv.bounds._branch_and_bound import cover_group as cover_group
 from ntk_equiv.bounds._classification import Expected, ExpectedMetric, ExpectedMetrics, expected_metrics
 
 # For `planning`, which asks several questions about one law.
-from ntk_equiv.bounds._classification import member_law as member_law
+from ntk_equiv.bounds._classification import GaussianMembers as GaussianMembers
+from ntk_equiv.bounds._classification import gaussian_law as gaussian_law
 from ntk_equiv.bounds._classification import metrics_of_law as metrics_of_law
 from ntk_equiv.bounds._continuous_bound import GroupBound, continuous_group_bound, continuous_group_estimate
 from ntk_equiv.bounds._continuous_deviation import (
@@ -59,6 +60,7 @@ from ntk_equiv.bounds._continuous_deviation import (
 from ntk_equiv.bounds._continuous_group import frequencies as frequencies
 from ntk_equiv.bounds._discretization import DiscretizationError, discretization_error
 from ntk_equiv.bounds._likelihood import LikelihoodMembers, members_for_likelihood
+from ntk_equiv.bounds._likelihood import excess_of_law as excess_of_law
 from ntk_equiv.bounds._likelihood import members_of_law as members_of_law
 from ntk_equiv.bounds._members import (
     WidthEstimate,

@@ -328,14 +328,18 @@ def member_law(ens: Any, x: Inputs, t: Any) -> MemberLaw:
         if ens.y.ndim != 2 or ens.y.shape[1] < 2:
             _refuse_outputs("an ensemble with one output for each class", f"labels of shape {ens.y.shape}")
         x = ens.check_samples(x)
-        mean, cov = np.asarray(ens.mean(x, t), float), np.asarray(ens.cov(x, t), float)
-        return GaussianMembers(mean, covariance_root(cov, covariance_rounding(ens, x)))
+        return gaussian_law(ens, x, ens.mean(x, t), ens.cov(x, t))
     if not callable(getattr(ens, "sample", None)):
         fix = "Make one with `InfiniteEnsemble(kernel_fn, train)`."
         raise refusal(
             "ens", expected="an ensemble with a method `sample`", got=type(ens).__name__, fix=fix, kind=TypeError
         )
     return DrawnMembers(ens, x, t)
+
+
+def gaussian_law(ens: InfiniteEnsemble, x: Inputs, mean: Any, cov: Any) -> GaussianMembers:
+    """Return the law of members from their mean [n, classes] and covariance [n, n] at these samples."""
+    return GaussianMembers(np.asarray(mean, float), covariance_root(cov, covariance_rounding(ens, x)))
 
 
 def _refuse_outputs(expected: str, got: str) -> None:

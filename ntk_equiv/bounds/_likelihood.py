@@ -168,6 +168,14 @@ def members_of_law(
     return LikelihoodMembers(value, lower, upper, CONFIDENCE, draws, delta, average, known.coefficient, excess)
 
 
+def excess_of_law(
+    law: MemberLaw, labels: Any, sizes: tuple[int, ...], *, key: jax.Array, average: str, scale: float, draws: int
+) -> list[Expected]:
+    """Return L_M − L_∞ for each size, from the same draws."""
+    known = _sample_excess(law, labels, average, scale, key, draws)
+    return [known.at(size) for size in sizes]
+
+
 def _sample_excess(
     law: MemberLaw, labels: Any, average: str, scale: float, key: jax.Array, count: int
 ) -> "_ExcessOfProbabilities | _ExcessOfLogits":

@@ -220,7 +220,7 @@ def test_members_for_a_likelihood_by_quadrature(two_classes, label):
     assert (near.lower, near.upper) == (1, 2)
     assert found("logits", 1.3 * excess[1]).upper == 1
     assert found("logits", 0.7 * excess[1]).lower == 2
-    by_probabilities = found("probabilities", 1.2 * of_one, draws=4000)
+    by_probabilities = found("probabilities", 2 * of_one, draws=4000)
     assert by_probabilities.value == 1
     assert abs(by_probabilities.excess.value - of_one) < 4.5 * by_probabilities.excess.sampling_error
     assert abs(by_probabilities.coefficient.value - c) < 4.5 * by_probabilities.coefficient.sampling_error
