@@ -41,9 +41,6 @@ Params = Any
 State = Any
 """What a network remembers but does not learn: any pytree of arrays, or of their shapes. Most networks have none."""
 
-Module = nn.Module | Callable | tuple
-"""A network as users pass it: a Linen module, an NNX factory, a pair `(init, apply)` or a stax triple."""
-
 # Arguments of `__call__` by which modules are switched, and their values in training.
 MODE_ARGUMENTS = {
     "train": True,
@@ -77,7 +74,7 @@ class Model(ABC):
         modes: how the user says that it is switched between training and evaluation; None if that is known.
     """
 
-    module: Module
+    module: Any
     modes: Modes | None = None
 
     @abstractmethod
@@ -115,6 +112,10 @@ class Model(ABC):
             if any(id(var) in needed for var in equation.outvars):
                 needed |= {id(var) for var in equation.invars}
         return id(jaxpr.invars[0]) in needed
+
+
+Module = nn.Module | Callable | tuple | Model
+"""A network as users pass it: a Linen module, an NNX factory, a pair `(init, apply)`, a stax triple; or its model."""
 
 
 class _Linen(Model):
@@ -169,10 +170,9 @@ class _NNX(Model):
 
     def init_variables(self, key: jax.Array, x: Inputs) -> tuple[Params, State]:
         _, params, _, state = _split(self.module(nnx.Rngs(key)))
-        if not state:
-            return params, {}
-        after = jax.eval_shape(self.apply_in_training, params, state, x, key)[1]
-        return params, _with_dtypes_of(after, state)
+        # NNX keeps the dtypes of variables, so that single precision would limit inputs in double precision.
+        dtypes = [leaf.dtype for leaf in jax.tree.leaves(x) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        return params, jax.tree.map(lambda leaf: _at_least(leaf, dtypes), state)
 
     def apply(self, params: Params, x: Inputs, state: State = ()) -> Any:
         key = jax.random.key(0)
@@ -259,7 +259,7 @@ class _Triple(Model):
         return params
 
 
-def as_model(module: Module | Model) -> Model:
+def as_model(module: Module) -> Model:
     """Return the model of whatever `train` accepts as a module."""
     if isinstance(module, Model):
         return module
@@ -516,6 +516,13 @@ def with_dtype(leaf: Any, dtype: Any) -> Any:
 def _shapes(tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree)
     return structure, [leaf.shape for leaf in leaves]
+
+
+def _at_least(leaf: Any, dtypes: list) -> Any:
+    """Return an array with at least the precision of these dtypes, if it holds floating-point numbers."""
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return leaf
+    return jnp.asarray(leaf, jnp.result_type(leaf.dtype, *dtypes))
 
 
 def _with_dtypes_of(wanted: Mapping[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
