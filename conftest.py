@@ -37,7 +37,7 @@ def known_to_xla(flags: Iterable[str]) -> list[str]:
 if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *known_to_xla(QUICK_TO_COMPILE)]).strip()
 
-# Tracing makes many objects and few cycles. Looking for those so often, among all that is alive, takes a tenth of the time.
+# Tracing makes many objects and few cycles. To look for those as often as usual would take a sixth of the time.
 gc.set_threshold(100_000, 20, 100)
 
 # Two processes with two threads of BLAS each would be in each other's way on two cores.
