@@ -267,7 +267,8 @@ def training_curves(history: Any, /) -> Figure:
     """Return a figure of losses and metrics during training, one panel for each.
 
     Solid lines are ensembles, dotted lines and bands the median and the quartiles of their members. The loss of
-    training is that of the last batch of each member. The learning rate has a panel if it is known.
+    training is that of the last batch of each member. Losses are on a logarithmic scale if all of them are positive.
+    The learning rate has a panel if it is known.
 
     Args:
         history: that of a trained ensemble, `run.history`.
@@ -305,6 +306,8 @@ def training_curves(history: Any, /) -> Figure:
         if titles[-1] == "learning rate":
             axes[-1].plot(np.array(history.steps) / unit, rates, color=_THEORY)
         axes[0].legend()
+        if all(np.min(line.get_ydata()) > 0 for line in axes[0].lines):
+            axes[0].set_yscale("log")
     return fig
 
 

@@ -151,6 +151,7 @@ def test_training_curves_show_members_and_ensembles():
     assert training.get_xydata().tolist() == [[1.0, 2.0], [2.0, 0.5]]  # the median of the finite members, by epoch
     assert validation.get_xydata().tolist() == [[0.0, 3.0], [1.0, 3.0], [2.0, 3.0]]
     assert ensemble.get_ydata().tolist() == [2.0, 1.5, 1.0]
+    assert [ax.get_yscale() for ax in (loss, accuracy)] == ["log", "linear"]
     assert len(accuracy.lines) == 2
     assert [line.get_ydata().tolist() for line in spread.lines] == [[3.0, 2.0, 1.0]]
     assert rate.lines[0].get_ydata().tolist() == [0.1, 0.05]
