@@ -30,10 +30,12 @@ from ntk_equiv.ensembles._members import prepare_task as prepare_task
 from ntk_equiv.ensembles._models import as_pair, to_flax, with_modes
 from ntk_equiv.ensembles._networks import fashion_cnn, histology_cnn, mlp
 from ntk_equiv.ensembles._run import Run, bootstrapped, log_steps
+from ntk_equiv.ensembles._sources import BatchStream
 from ntk_equiv.ensembles._train import by_epoch, expected_layout, train, untrained
 from ntk_equiv.ensembles._validation import EarlyStopping
 
 __all__ = [
+    "BatchStream",
     "Comparison",
     "Deviation",
     "EarlyStopping",

@@ -21,6 +21,7 @@ from ntk_equiv.ensembles._batches import Data
 from ntk_equiv.ensembles._losses import LOSSES, CrossEntropy, LossFn, value_and_gradient
 from ntk_equiv.ensembles._members import Task, update_by
 from ntk_equiv.ensembles._models import Params
+from ntk_equiv.ensembles._sources import as_stored, in_portions
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.reps import Representation
 
@@ -47,9 +48,10 @@ def hash_data(data: Any) -> str:
     """Return a hash of shapes, dtypes and bytes of all arrays in a pytree."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(data):
-        array = np.ascontiguousarray(leaf)
-        digest.update(f"{array.shape} {array.dtype}".encode())
-        digest.update(array.tobytes())
+        stored = as_stored(leaf)
+        digest.update(f"{stored.shape} {stored.dtype}".encode())
+        for part in in_portions(stored):
+            digest.update(np.ascontiguousarray(part).tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from ntk_equiv._check import describe, refusal, samples_in
 from ntk_equiv._typing import Inputs
 from ntk_equiv.ensembles._models import Model, Params, State
+from ntk_equiv.ensembles._sources import Source, as_stored, with_shape
 from ntk_equiv.stax import Graph
 
 
@@ -43,11 +44,13 @@ def sample_from_specs(specs: list[str]) -> Inputs:
     return shapes[0] if len(shapes) == 1 else Graph(*shapes)
 
 
-def check_inputs(x: Inputs, argument: str, specs: list[str], model: Model, params: Params, state: State = ()) -> None:
-    """Refuse inputs that are unlike those of training.
+def check_inputs(x: Inputs, argument: str, specs: list[str], model: Model, params: Params, state: State = ()) -> Inputs:
+    """Return inputs as they are kept on the host, and refuse those that are unlike the inputs of training.
 
-    Both must hold the same kind of numbers: whole numbers after training on fractions are usually the bytes of images
-    that were not scaled. Samples must have the shape of those in training, or another one that the network takes.
+    They may be arrays, in memory or elsewhere, or a list of samples. They must hold the same kind of numbers as those
+    of training: whole numbers after training on fractions are usually the bytes of images that were not scaled. Bytes
+    after training on bytes are passed to the network as they are, as in training. Samples must have the shape of those
+    in training, or another one that the network takes.
 
     Args:
         x: the inputs.
@@ -65,9 +68,8 @@ def check_inputs(x: Inputs, argument: str, specs: list[str], model: Model, param
     shapes = " and ".join(f"[n{''.join(f', {size}' for size in leaf.shape[1:])}]" for leaf in wanted)
     expected = f"samples as in training, {shapes}"
     if len(wanted) == 1 and isinstance(x, list | tuple) and not hasattr(x, "_fields"):
-        fix = "Make one array of them, for example with `np.stack(x)`; labels are not part of it."
-        got = f"a {type(x).__name__} of {len(x)}"
-        raise refusal(argument, expected=expected, got=got, fix=fix, kind=TypeError)
+        x = _samples_in_list(x, argument, expected)
+    x = jax.tree.map(with_shape, x)
     if samples_in(x, argument) == 0:
         raise refusal(argument, expected="at least one sample", got="none", fix="Pass inputs [n, ...].")
     leaves = jax.tree.leaves(x)
@@ -78,7 +80,7 @@ def check_inputs(x: Inputs, argument: str, specs: list[str], model: Model, param
     for leaf, like in zip(leaves, wanted, strict=True):
         if _is_floating(leaf) != _is_floating(like):
             fix = "Prepare them as the training data were: bytes of images, for example, are divided by 255."
-            got = f"{jnp.result_type(leaf)}"
+            got = f"{leaf.dtype}"
             raise refusal(argument, expected=f"{like.dtype} as in training", got=got, fix=fix, kind=TypeError)
     if [np.shape(leaf)[1:] for leaf in leaves] != [leaf.shape[1:] for leaf in wanted]:
         try:  # Networks that do not flatten, and networks of graphs, take samples of any size.
@@ -87,6 +89,20 @@ def check_inputs(x: Inputs, argument: str, specs: list[str], model: Model, param
             got = " and ".join(map(describe, leaves))
             fix = "The network takes no other size: crop, pad or scale."
             raise refusal(argument, expected=expected, got=got, fix=fix) from None
+    return jax.tree.map(as_stored, x)
+
+
+def _samples_in_list(x: list | tuple, argument: str, expected: str) -> Source:
+    """Return a list of samples, arrays of one shape, as an array that is stacked when it is needed."""
+    shapes = {np.shape(sample) for sample in x if hasattr(sample, "shape")}
+    if isinstance(x, list) and len(shapes) == 1 and all(hasattr(sample, "shape") for sample in x):
+        return Source(x)
+    got = f"a {type(x).__name__} of {len(x)}"
+    fix = "Pass one array, or a list of samples that are arrays; labels are not part of it."
+    if len(shapes) > 1:
+        got += f" with shapes {', '.join(map(str, sorted(shapes)))}"
+        fix = "Crop, pad or scale them to one size."
+    raise refusal(argument, expected=expected, got=got, fix=fix, kind=TypeError)
 
 
 def _shape_from_spec(text: str) -> jax.ShapeDtypeStruct:
@@ -95,4 +111,4 @@ def _shape_from_spec(text: str) -> jax.ShapeDtypeStruct:
 
 
 def _is_floating(leaf: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
+    return jnp.issubdtype(leaf.dtype, jnp.inexact)

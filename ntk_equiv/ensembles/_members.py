@@ -1,13 +1,8 @@
-"""Members: how they are made, trained step by step, and evaluated.
+"""Members: how they are made, and what one step of training does to one of them.
 
     loss, state, gradient = ∇ L(params, state, batch(step), noise(step));   params ← params + optimizer(gradient)
 
-The noise of a step, for dropout and the like, depends on the key of the member and on the number of the step alone.
-
-A run is divided into stretches of steps. A member takes all steps of a stretch before the next one on its device
-begins, so that its parameters stay in cache. The layout decides whether these steps are one compiled program or one
-program each. The numbers of the first and last step are arguments of the program. So one program serves all stretches,
-and where a stretch begins and ends does not change a bit of the result.
+Everything random in a step, batch and noise, depends on the key of the member and on the number of the step alone.
 """
 
 import dataclasses
@@ -25,13 +20,17 @@ from ntk_equiv._check import one_of, refusal
 from ntk_equiv._typing import Inputs
 from ntk_equiv.ensembles._batches import Batch, Batches, Data, TrainingSet, make_batches
 from ntk_equiv.ensembles._layout import Layout
-from ntk_equiv.ensembles._losses import ClassWeights, LossFn, loss_function, loss_of_batch, value_and_gradient
+from ntk_equiv.ensembles._losses import (
+    ClassWeights,
+    LossFn,
+    loss_function,
+    loss_of_batch,
+    value_and_gradient,
+)
 from ntk_equiv.ensembles._models import Model, Module, Params, State, as_model, with_dtype
+from ntk_equiv.ensembles._sources import in_portions, shapes_of
 
 NEVER = -1
-SAMPLES_AT_A_TIME = 1000
-# Memory for the activations of all members that a device evaluates together.
-BYTES_AT_A_TIME = 2**30
 
 
 @jax.tree_util.register_dataclass
@@ -132,6 +131,22 @@ class Task:
         member, order, number = state
         return *self._step_in_epoch(member, order, self.keys(key, member.index)[1], data, number), number + 1
 
+    def order_of(self, index: jax.Array, key: jax.Array, number: jax.Array) -> jax.Array:
+        """Return the order of the samples of a member in the epoch of a step."""
+        return self.batches.shuffle(self.keys(key, index)[1], number)
+
+    def step_on_samples(self, state: tuple, key: jax.Array, elements: Any, number: jax.Array) -> tuple:
+        """Return a member and its loss after one step on stored samples, which come with the member."""
+        member, (x, y, chosen) = state
+        own = self.keys(key, member.index)[1]
+        member = self.update(member, self.batches.move(x, y, elements, chosen, own, number), own, number)
+        return member, member.loss
+
+    def step_on_batch(self, member: Member, key: jax.Array, x: Inputs, y: jax.Array, number: jax.Array) -> tuple:
+        """Return a member and its loss after one step on a batch that all members share."""
+        member = self.update(member, (x, y, None), self.keys(key, member.index)[1], number)
+        return member, member.loss
+
     def _step_in_epoch(self, member: Member, order: jax.Array, own: jax.Array, data: Data, number: jax.Array) -> tuple:
         if self.batches.batch_size is not None:
             shuffle = partial(self.batches.shuffle, own)
@@ -167,6 +182,7 @@ def prepare_task(
     label_smoothing: float = 0.0,
     batch_size: int | None = None,
     augmentation: str = "full",
+    data_on: str = "auto",
     key_impl: str = "threefry2x32",
 ) -> tuple[Task, Data]:
     """Check everything that is compiled; return it as a task, with the arrays that batches are made from.
@@ -181,6 +197,7 @@ def prepare_task(
         label_smoothing: as for `train`.
         batch_size: as for `train`.
         augmentation: as for `train`.
+        data_on: as for `train`.
         key_impl: the name of the generator of random keys.
     """
     model = as_model(module)
@@ -192,7 +209,7 @@ def prepare_task(
         fix = "Pass for example `optax.sgd(0.5)`."
         raise refusal("optimizer", expected="from optax", got=type(optimizer).__name__, fix=fix, kind=TypeError)
     x, y, _ = data
-    outputs = jax.eval_shape(model.apply, params, x, state)
+    outputs = jax.eval_shape(model.apply, params, shapes_of(x), state)
     if not hasattr(outputs, "shape") or outputs.shape[:1] != y.shape[:1]:
         got = getattr(outputs, "shape", type(outputs).__name__)
         fix = "A network returns one array, with the sample axis first."
@@ -207,10 +224,10 @@ def prepare_task(
 
 
 def prepare_batches(
-    model: Model, train: TrainingSet, batch_size: int | None, augmentation: str
+    model: Model, train: TrainingSet, batch_size: int | None, augmentation: str, data_on: str = "auto"
 ) -> tuple[Batches, Data, tuple[Params, State]]:
     """Return how batches are made for a network, what they are made from, and the shapes of its variables."""
-    batches, data = make_batches(train, batch_size, augmentation)
+    batches, data = make_batches(train, batch_size, augmentation, data_on)
     params, state = model.shapes_of_variables(jax.tree.map(lambda leaf: leaf[:1], data[0]))
     return (batches.with_whole_batches() if jax.tree.leaves(state) else batches), data, (params, state)
 
@@ -234,68 +251,6 @@ def initial_members(task: Task, layout: Layout, indices: jax.Array, variables: t
     return layout.over_members(task.initial_member)((indices, *variables))
 
 
-def advance(
-    task: Task,
-    layout: Layout,
-    members: Member,
-    key: jax.Array,
-    data: Data,
-    start: int,
-    stop: int,
-    *,
-    stopped: np.ndarray | None = None,
-) -> Member:
-    """Return all members after the steps from `start` up to `stop`; those that have `stopped` remain as they are."""
-    first, last = layout.share((np.int32(start), np.int32(stop)))
-    if not layout.stepwise:
-        return _advance_in_compiled_loop(task, layout, members, key, data, first, last)
-    for number in range(layout.chunks):
-        if stopped is not None and _all_stopped(stopped, layout.numbers_of_chunk(number)):
-            continue
-        place = layout.share(np.int32(number))
-        state = _take_chunk(task, layout, members, key, place, first)
-        for _ in range(start, stop):
-            state = _step_chunk(task, layout, state, key, data)
-        members = _put_chunk_back(task, layout, members, state[0], place, last)
-    return members
-
-
-def _all_stopped(stopped: np.ndarray, numbers: np.ndarray) -> bool:
-    """Return whether the members with these numbers have stopped; higher numbers are copies of the first member."""
-    return bool(stopped[np.where(numbers < len(stopped), numbers, 0)].all())
-
-
-# The old state is donated: two states may not fit into memory.
-@partial(jax.jit, static_argnames=("task", "layout"), donate_argnames="members")
-def _advance_in_compiled_loop(
-    task: Task, layout: Layout, members: Member, key: jax.Array, data: Data, start: jax.Array, stop: jax.Array
-) -> Member:
-    return layout.over_members(task.take_steps)(members, key, data, start, stop)
-
-
-@partial(jax.jit, static_argnames=("task", "layout"))
-def _take_chunk(
-    task: Task, layout: Layout, members: Member, key: jax.Array, place: jax.Array, start: jax.Array
-) -> tuple:
-    return layout.over_chunk(task.with_order)(layout.chunk_of(members, place), key, start)
-
-
-@partial(jax.jit, static_argnames=("task", "layout"), donate_argnames="state")
-def _step_chunk(task: Task, layout: Layout, state: tuple, key: jax.Array, data: Data) -> tuple:
-    return layout.over_chunk(task.take_one_step)(state, key, data)
-
-
-@partial(jax.jit, static_argnames=("task", "layout"), donate_argnames="members")
-def _put_chunk_back(
-    task: Task, layout: Layout, members: Member, chunk: Member, place: jax.Array, stop: jax.Array
-) -> Member:
-    chunk = layout.over_chunk(task.note_failure)(chunk, stop)
-    if task.stops_early:  # a chunk may hold members that have stopped beside others that have not
-        old = layout.chunk_of(members, place)
-        chunk = select_members(old.stopped == NEVER, chunk, old)
-    return layout.with_chunk(members, chunk, place)
-
-
 def select_members(chosen: jax.Array, these: Any, those: Any) -> Any:
     """Return arrays of all members: of `these` where `chosen`, [members], is true, and else of `those`."""
 
@@ -303,58 +258,6 @@ def select_members(chosen: jax.Array, these: Any, those: Any) -> Any:
         return jnp.where(chosen.reshape(-1, *(1,) * (this.ndim - 1)), this, that)
 
     return jax.tree.map(select, these, those)
-
-
-def predict(model: Model, layout: Layout, variables: tuple[Params, State], x: Inputs, batch_size: int) -> np.ndarray:
-    """Return the outputs of all members, [members, n, ...], computed for so many samples at a time."""
-    n = jax.tree.leaves(x)[0].shape[0]
-    size = min(batch_size, n)
-    parts = []
-    for start in range(0, n, size):
-        # The last part is filled up, so that one program serves all of them.
-        chosen = np.minimum(np.arange(start, start + size), n - 1)
-        part = layout.share(jax.tree.map(lambda leaf, chosen=chosen: np.asarray(leaf)[chosen], x))
-        parts.append(_outputs(model, layout, variables, part))
-    return np.concatenate(parts, axis=1)[:, :n]
-
-
-def _outputs(model: Model, layout: Layout, variables: tuple[Params, State], x: Inputs) -> np.ndarray:
-    if not layout.stepwise:
-        return layout.collect(_evaluate(model, layout, variables, x))
-    chunks = range(layout.chunks)
-    outputs = [layout.gather(_evaluate_chunk(model, layout, variables, layout.share(np.int32(i)), x)) for i in chunks]
-    # Each chunk holds members of all devices, so they come out of order.
-    order = np.concatenate([layout.numbers_of_chunk(number) for number in chunks])
-    return np.concatenate(outputs)[np.argsort(order)][: layout.members]
-
-
-def samples_at_a_time(chunk: int, bytes_each: int) -> int:
-    """Return how many samples to evaluate together: fewer than usual if they are large.
-
-    Args:
-        chunk: how many members a device evaluates together.
-        bytes_each: the size of the activations of one sample, for one member.
-
-    Example:
-        >>> samples_at_a_time(1, 10**5), samples_at_a_time(20, 10**6), samples_at_a_time(20, 10**10)
-        (1000, 53, 1)
-    """
-    return min(max(1, BYTES_AT_A_TIME // max(1, chunk * bytes_each)), SAMPLES_AT_A_TIME)
-
-
-@partial(jax.jit, static_argnames=("model", "layout"))
-def _evaluate(model: Model, layout: Layout, variables: tuple[Params, State], x: Inputs) -> Any:
-    return layout.over_members(partial(_evaluate_member, model))(variables, x)
-
-
-@partial(jax.jit, static_argnames=("model", "layout"))
-def _evaluate_chunk(model: Model, layout: Layout, variables: tuple[Params, State], place: jax.Array, x: Inputs) -> Any:
-    return layout.over_chunk(partial(_evaluate_member, model))(layout.chunk_of(variables, place), x)
-
-
-def _evaluate_member(model: Model, variables: tuple[Params, State], x: Inputs) -> Any:
-    params, state = variables
-    return model.apply(params, x, state)
 
 
 def update_by(
@@ -414,6 +317,7 @@ def _is_number(leaf: jax.Array) -> bool:
 
 def _check_finite(tree: Any, argument: str) -> None:
     for leaf in jax.tree.leaves(tree):
-        if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(leaf).all():
+        numbers = jnp.issubdtype(leaf.dtype, jnp.floating)
+        if numbers and not all(np.isfinite(part).all() for part in in_portions(leaf)):
             fix = "Remove or repair these samples: no network learns from them."
             raise refusal(argument, expected="finite", got="NaN or infinity", fix=fix)

@@ -1,7 +1,7 @@
 """A trained ensemble, f̂(x) = (1/M) Σ_m f_m(x), and what was recorded while it was trained."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from ntk_equiv.ensembles._checkpoint import Checkpoints, Stored, leaves_by_numbe
 from ntk_equiv.ensembles._history import History
 from ntk_equiv.ensembles._inputs import check_inputs, parameter_specs, sample_from_specs
 from ntk_equiv.ensembles._layout import Layout, make_layout, step_by_step_if_faster
-from ntk_equiv.ensembles._members import NEVER, SAMPLES_AT_A_TIME, predict, select_members
+from ntk_equiv.ensembles._members import NEVER, select_members
 from ntk_equiv.ensembles._models import Model, Module, Params, State, as_model
+from ntk_equiv.ensembles._predict import predict_in_parts, samples_for
 from ntk_equiv.ensembles._validation import EarlyStopping, Patience
 
 
@@ -100,12 +101,14 @@ class Run:
         """The numbers of the members that are finite."""
         return np.setdiff1d(np.arange(self.members), sorted(self.failed))
 
-    def predict(self, x: Inputs, /, *, batch_size: int = SAMPLES_AT_A_TIME) -> Inexact[Array, "{self.members} n *out"]:
+    def predict(self, x: Inputs, /, *, batch_size: int | None = None) -> Inexact[Array, "{self.members} n *out"]:
         """Return the outputs of every member, [members, n, out].
 
         Args:
-            x: inputs, with the sample axis first, prepared as those of training.
-            batch_size: how many samples to evaluate at a time.
+            x: inputs, with the sample axis first, prepared as those of training: an array, in memory or mapped to a
+                file; a list of samples; or any object with a length and an index.
+            batch_size: how many samples to evaluate at a time; by default as many as have activations of a gigabyte,
+                and at most 1000.
 
         Raises:
             TypeError: the inputs are not arrays, or they are whole numbers and those of training were not.
@@ -122,15 +125,28 @@ class Run:
             >>> print(run.mean(data[0]).round(3).ravel())
             [0. 1.]
         """
-        size = positive_integer(batch_size, "batch_size")
+        return jnp.asarray(np.concatenate([*self._parts(x, batch_size)], axis=1))
+
+    def mean(self, x: Inputs, /, *, batch_size: int | None = None) -> Inexact[Array, "n *out"]:
+        """Return f̂(x), the mean over all members that are finite, [n, out].
+
+        Predictions of members are kept for one batch at a time.
+
+        Args:
+            x: as for `predict`.
+            batch_size: as for `predict`.
+        """
+        means = [np.asarray(jnp.mean(part[self.finished], axis=0)) for part in self._parts(x, batch_size)]
+        return jnp.asarray(np.concatenate(means))
+
+    def _parts(self, x: Inputs, batch_size: int | None) -> Iterator[np.ndarray]:
+        """Return the outputs of all members for one batch after the other, once the inputs are checked."""
+        size = None if batch_size is None else positive_integer(batch_size, "batch_size")
         variables = self._params, self._state
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), variables)
-        check_inputs(x, "x", self.configuration["inputs"], self.model, *shapes)
-        return jnp.asarray(predict(self.model, self.layout, variables, x, size))
-
-    def mean(self, x: Inputs, /, *, batch_size: int = SAMPLES_AT_A_TIME) -> Inexact[Array, "n *out"]:
-        """Return f̂(x), the mean over all members that are finite, [n, out]."""
-        return jnp.mean(self.predict(x, batch_size=batch_size)[self.finished], axis=0)
+        x = check_inputs(x, "x", self.configuration["inputs"], self.model, *shapes)
+        size = samples_for(self.model, self.layout, shapes, x) if size is None else size
+        return predict_in_parts(self.model, self.layout, variables, x, size)
 
     def subset(self, members: ArrayLike | Sequence, /) -> "Run":
         """Return the ensemble of some of the members, in the given order and numbered anew from 0.

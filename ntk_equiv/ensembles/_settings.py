@@ -48,6 +48,7 @@ from ntk_equiv.ensembles._fingerprints import (
 from ntk_equiv.ensembles._inputs import input_specs, parameter_specs
 from ntk_equiv.ensembles._members import Task
 from ntk_equiv.ensembles._models import Params
+from ntk_equiv.ensembles._sources import shapes_of
 
 Record = Mapping[str, tuple[Inputs, Callable | None]]
 """What to record: for each name inputs, and a function of their predictions; None for the predictions themselves."""
@@ -244,6 +245,7 @@ def settings_of_training(
     # Only shapes are kept: a slice of an array would keep all of it in memory as long as the run.
     sample = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), x)
     params, state = task.model.shapes_of_variables(sample)
+    outputs = jax.eval_shape(task.model.apply, params, shapes_of(x), state)
     return TrainingSettings(
         members=members,
         steps=steps,
@@ -256,7 +258,7 @@ def settings_of_training(
         batch_size=task.batches.batch_size,
         augmentation="random" if task.batches.random else "full",
         data=hash_data(data),
-        functions=Functions(task, steps, params, jax.eval_shape(task.model.apply, params, x, state), sample, y),
+        functions=Functions(task, steps, params, outputs, sample, y),
         validation=validation,
         early_stopping=early_stopping,
     )

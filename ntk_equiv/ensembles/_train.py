@@ -29,7 +29,7 @@ from ntk_equiv.ensembles._losses import ClassWeights, LossFn
 from ntk_equiv.ensembles._members import initial_variables, key_numbers, prepare_batches, prepare_task
 from ntk_equiv.ensembles._models import Module, as_model
 from ntk_equiv.ensembles._run import Run
-from ntk_equiv.ensembles._settings import Record, Settings, key_entry, settings_of_training
+from ntk_equiv.ensembles._settings import Settings, key_entry, settings_of_training
 from ntk_equiv.ensembles._trainer import Callback, Trainer, Watch, forward_pass
 from ntk_equiv.ensembles._validation import EarlyStopping, MetricFn, Validation, ValidationSet, check_validation
 
@@ -52,6 +52,7 @@ def train(
     label_smoothing: float = 0.0,
     batch_size: int | None = None,
     augmentation: str = "full",
+    data_on: str = "auto",
     validation: ValidationSet | None = None,
     validate_every: int | None = None,
     metrics: Mapping[str, MetricFn] | None = None,
@@ -75,7 +76,9 @@ def train(
     Args:
         module: a Linen module, an NNX factory `rngs -> module`, a pair `(init, apply)` of `init(key, x) -> params` and
             `apply(params, x) -> outputs`, or a stax triple.
-        train: an augmented set, or a pair `(x, y)`.
+        train: an augmented set, a pair `(x, y)`, or a `BatchStream`. Samples may be in memory, in arrays that are
+            mapped to files (`np.load(file, mmap_mode="r")`), or behind any object with a length and an index. Labels
+            are read into memory.
         members: how many members to train.
         optimizer: an optimizer of optax.
         key: a JAX random key.
@@ -93,6 +96,9 @@ def train(
         augmentation: for an augmented set: "full", every base sample under every element in every epoch; or "random",
             every base sample under one element of the whole group, which each member draws anew in each epoch. In
             batches, samples are moved when they are needed.
+        data_on: "device" puts all samples on each device; "host" leaves them where they are, and puts the batches of
+            a step on the devices; "auto" takes the host for batches of data that would take more than a quarter of the
+            memory that is free. The result is the same.
         validation: a pair `(x, y)`, a labelled set or an augmented set, on which members and their ensemble are
             measured before training, after each epoch (without batches: about 100 times) and at the end: their loss,
             and the accuracy of classes or the mean square error of numbers. Results are in `run.history`. The
@@ -151,13 +157,16 @@ def train(
         label_smoothing=label_smoothing,
         batch_size=batch_size,
         augmentation=augmentation,
+        data_on=data_on,
         key_impl=generator,
     )
     total = _number_of_steps(steps, epochs, task.batches)
     recorded, record_steps = _check_record(record, record_at, total)
     forward = forward_pass(task, data)
-    for x, _ in recorded.values():  # inputs that do not fit are found now, and not after hours of training
-        check_inputs(x, "record", input_specs(data[0]), task.model, forward[1], forward[3])
+    for name, (x, of_predictions) in recorded.items():
+        # Inputs that do not fit are found now, and not after hours of training.
+        x = check_inputs(x, "record", input_specs(data[0]), task.model, forward[1], forward[3])
+        recorded[name] = x, of_predictions
     held_back = None
     if validation is not None:
         held_back = check_validation(validation, metrics, task, data, forward[1], forward[3])
@@ -327,7 +336,7 @@ def untrained(
     return Run(model, members, 0, settings, where, History(), {}, *variables)
 
 
-def _check_record(record: Any, record_at: Any, steps: int) -> tuple[Record, list[int]]:
+def _check_record(record: Any, record_at: Any, steps: int) -> tuple[dict[str, tuple], list[int]]:
     """Return what to record and when.
 
     Args:

@@ -16,22 +16,14 @@ from jax.experimental import multihost_utils
 from tqdm.auto import tqdm
 
 from ntk_equiv._check import refusal, warn_caller
+from ntk_equiv.ensembles._advance import advance, place_data
 from ntk_equiv.ensembles._batches import Data
 from ntk_equiv.ensembles._checkpoint import Checkpoints, check_same_settings, leaves_by_number, restore_structure
 from ntk_equiv.ensembles._history import Event, History
 from ntk_equiv.ensembles._layout import Layout, activation_bytes
-from ntk_equiv.ensembles._members import (
-    NEVER,
-    Member,
-    Task,
-    advance,
-    initial_members,
-    initial_variables,
-    predict,
-    samples_at_a_time,
-    select_members,
-)
+from ntk_equiv.ensembles._members import NEVER, Member, Task, initial_members, initial_variables, select_members
 from ntk_equiv.ensembles._models import Params, State
+from ntk_equiv.ensembles._predict import predict, samples_at_a_time
 from ntk_equiv.ensembles._run import Run
 from ntk_equiv.ensembles._settings import Record, TrainingSettings
 from ntk_equiv.ensembles._validation import EarlyStopping, Measurement, Patience, Validation
@@ -74,7 +66,7 @@ class Trainer:
         self, task: Task, layout: Layout, settings: TrainingSettings, data: Data, key: np.ndarray, watch: Watch
     ) -> None:
         self.task, self.layout, self.settings, self.watch = task, layout, settings, watch
-        self.data, self.key = layout.share(data), layout.share(key)
+        self.data, self.key = place_data(task, layout, data), layout.share(key)
         names = [] if watch.validation is None else watch.validation.names
         self.history = History(list(watch.record), metrics=names, steps_per_epoch=task.batches.per_epoch)
         self.step = 0

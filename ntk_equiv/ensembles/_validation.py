@@ -29,6 +29,7 @@ from ntk_equiv.ensembles._inputs import check_inputs, input_specs
 from ntk_equiv.ensembles._losses import LossFn, check_labels, is_cross_entropy, loss_of_batch
 from ntk_equiv.ensembles._members import NEVER, Task
 from ntk_equiv.ensembles._models import Params, State
+from ntk_equiv.ensembles._sources import as_stored, shapes_of, with_shape
 from ntk_equiv.orbits import AugmentedSet, samples_and_labels
 
 ValidationSet = AugmentedSet | tuple | list
@@ -181,7 +182,7 @@ def check_validation(validation: Any, metrics: Any, task: Task, data: Data, para
     """
     x, y = _samples_and_labels(validation)
     x_train, y_train, _ = data
-    check_inputs(x, "validation", input_specs(x_train), task.model, params, state)
+    x = check_inputs(x, "validation", input_specs(x_train), task.model, params, state)
     for leaf, like in zip([*jax.tree.leaves(x), y], [*jax.tree.leaves(x_train), y_train], strict=True):
         here, there = (jax.dtypes.canonicalize_dtype(one.dtype) for one in (leaf, like))
         if here != there:
@@ -192,7 +193,7 @@ def check_validation(validation: Any, metrics: Any, task: Task, data: Data, para
         shape = ", ".join(["n", *map(str, y_train.shape[1:])])
         fix = "Prepare them as those of training were."
         raise refusal("validation", expected=f"labels [{shape}], as in training", got=f"shape {y.shape}", fix=fix)
-    outputs = jax.eval_shape(task.model.apply, params, x, state)
+    outputs = jax.eval_shape(task.model.apply, params, shapes_of(x), state)
     check_labels(task.loss, outputs, y, "validation")
     checked = default_metrics(task.loss, outputs, y) | _check_metrics(metrics)
     return Validation(x, y, task.loss, task.reduction, checked)
@@ -218,11 +219,11 @@ def _samples_and_labels(validation: Any) -> tuple[Inputs, np.ndarray]:
             fix = "Pass the samples and labels that were held back."
             raise refusal("validation", expected=expected, got=type(validation).__name__, fix=fix)
         try:
-            x, y = samples_and_labels(tuple(pair))
+            x, y = samples_and_labels(jax.tree.map(with_shape, tuple(pair)), as_stored)
         except (ValueError, TypeError) as error:
             fix = f"In detail: {error}"
             raise refusal("validation", expected="samples with their labels", got="others", fix=fix) from None
-    return jax.tree.map(np.asarray, x), np.asarray(y)
+    return jax.tree.map(as_stored, x), np.asarray(y)
 
 
 def _check_metrics(metrics: Any) -> dict[str, MetricFn]:
