@@ -8,6 +8,7 @@
         plotting.uncertain(axes[1], t, mean, std)           a mean, and the range of two standard deviations
         plotting.reliability(axes[1], diagram)              accuracy against confidence
     plotting.save(fig, "figure")                            as figure.pdf and figure.png
+    fig = plotting.training_curves(run.history)             losses and metrics of a trained ensemble
 
 Measurements are filled marks and bands in colour, theory is a dashed dark line, so every figure can be read without its
 caption. Nothing is shown on a screen, and no state of matplotlib is changed outside of `style`.
@@ -260,6 +261,67 @@ def uncertain(
     colour = _colour_and_mark(number)[0]
     _check_panel(ax).fill_between(x, mean - 2 * std, mean + 2 * std, color=colour, alpha=0.2, linewidth=0)
     ax.plot(x, mean, color=colour, label=label)
+
+
+def training_curves(history: Any, /) -> Figure:
+    """Return a figure of losses and metrics during training, one panel for each.
+
+    Solid lines are ensembles, dotted lines and bands the median and the quartiles of their members. The loss of
+    training is that of the last batch of each member. Losses are on a logarithmic scale if all of them are positive.
+    The learning rate has a panel if it is known.
+
+    Args:
+        history: that of a trained ensemble, `run.history`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from ntk_equiv import ensembles, plotting
+        >>> x = jnp.array([[-1.0], [1.0]])
+        >>> line = lambda key, x: jax.random.uniform(key, (1, 1)), lambda w, x: x @ w
+        >>> run = ensembles.train(
+        ...     line, (x, x), validation=(x, x), members=2, steps=20, optimizer=optax.sgd(0.5), key=jax.random.key(0))
+        >>> [ax.get_title(loc="left") for ax in plotting.training_curves(run.history).axes]
+        ['loss', 'mse']
+    """
+    wanted = ("steps", "losses", "rates", "validation_steps", "validation", "ensemble", "steps_per_epoch")
+    if not all(hasattr(history, name) for name in wanted) or not history.steps:
+        fix = "Pass `run.history` of a run that `ensembles.train` returned."
+        raise refusal("history", expected="that of a trained ensemble", got=repr(history)[:60], fix=fix)
+    rates = np.array(history.rates, float)
+    metrics = [name for name in history.validation if name != "loss"]
+    titles = ["loss", *metrics, *(["learning rate"] if np.isfinite(rates).any() else [])]
+    in_epochs = (history.steps_per_epoch or 1) > 1
+    unit = history.steps_per_epoch if in_epochs else 1
+    with style():
+        fig, axes = panels(len(titles))
+        for ax, title in zip(axes, titles, strict=True):
+            ax.set_title(title, loc="left")
+            ax.set_xlabel("epoch" if in_epochs else "step")
+        _draw_members(axes[0], np.array(history.steps) / unit, history.losses, 0, "training, members")
+        for ax, name in zip(axes, [name for name in titles if name in history.validation], strict=False):
+            at = np.array(history.validation_steps) / unit
+            _draw_members(ax, at, history.validation[name], 1, "validation, members")
+            if name in history.ensemble:
+                ax.plot(at, history.ensemble[name], color=_colour_and_mark(1)[0], label="validation, ensemble")
+        if titles[-1] == "learning rate":
+            axes[-1].plot(np.array(history.steps) / unit, rates, color=_THEORY)
+        axes[0].legend()
+        if all(np.min(line.get_ydata()) > 0 for line in axes[0].lines):
+            axes[0].set_yscale("log")
+    return fig
+
+
+def _draw_members(ax: Axes, x: np.ndarray, values: Sequence, number: int, label: str) -> None:
+    """Draw median and quartiles of the members that are finite, where there are any."""
+    rows = np.array(values, float)
+    some = np.isfinite(rows).any(axis=1)
+    if not some.any():
+        return
+    rows = np.where(np.isfinite(rows), rows, np.nan)[some]
+    low, median, high = np.nanquantile(rows, QUANTILES, axis=1)
+    colour = _colour_and_mark(number)[0]
+    ax.fill_between(x[some], low, high, color=colour, alpha=0.2, linewidth=0)
+    ax.plot(x[some], median, ":", color=colour, label=label)
 
 
 def reliability(

@@ -112,6 +112,7 @@ CALLS = {
     # plotting
     "plotting.panels(0)": "columns",
     "plotting.panels(width=0.0)": "width",
+    "plotting.training_curves([0.5, 0.4])": "history",
     "plotting.orbit_curve(None, [1.0], [1.0], np.ones((1, 2)))": "ax",
     "plotting.orbit_curve(AXES, [1.0, 2.0], [1.0], np.ones((2, 2)))": "members",
     "plotting.measured(AXES, [1.0, 2.0], [1.0])": "values",
