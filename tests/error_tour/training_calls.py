@@ -28,7 +28,7 @@ def train(module=NET, data=DATA, **settings):
 
 CALLS = {
     "train('mlp')": "module",
-    "train(DATA, NET)": "train",
+    "train(DATA, NET)": "module",
     "train(NET.kernel_fn)": "module",
     "train(stax.serial(stax.Dense(4), stax.Dense(3)))": "module",
     "train(NOISY)": "module",
