@@ -29,7 +29,7 @@ from ntk_equiv import augment, datasets, ensembles, groups, metrics, plotting
 
 
 class Settings(NamedTuple):
-    """Sizes: channels of the convolutions, members, at most so many epochs, and epochs of patience."""
+    """Sizes: channels of convolutions, members, epochs at most, epochs of patience, and bins of the figure."""
 
     channels: tuple[int, ...]
     members: int
@@ -40,7 +40,7 @@ class Settings(NamedTuple):
 
 
 PRESETS = {
-    "quick": Settings(channels=(16, 32, 64), members=8, epochs=40, patience=6, batch_size=32, bins=10),
+    "quick": Settings(channels=(16, 32, 64), members=8, epochs=40, patience=6, batch_size=32, bins=5),
     "test": Settings(channels=(4,), members=2, epochs=2, patience=1, batch_size=8, bins=3),
 }
 
@@ -75,8 +75,8 @@ def read_and_split(folder, group, key):
 def train_ensemble(settings, train, validation, classes, key, folder):
     """Train until all members have stopped, or to the last epoch; the same command continues after an interruption."""
     data, module = augment(*train), Net(classes, settings.channels)
-    warm = optax.schedules.warmup_cosine_decay_schedule(1e-4, 3e-3, 2, settings.epochs, 1e-5)
-    rate = ensembles.by_epoch(warm, module, data, batch_size=settings.batch_size)
+    falling = optax.exponential_decay(3e-3, transition_steps=10, decay_rate=0.3)  # in epochs
+    rate = ensembles.by_epoch(falling, module, data, batch_size=settings.batch_size)
     optimizer = optax.inject_hyperparams(optax.adamw)(learning_rate=rate)  # so that the history knows the rate
     return ensembles.train(
         module,
@@ -110,7 +110,7 @@ def report(settings, run, validation, test):
         ("accuracy", metrics.accuracy, max),
         ("negative log-likelihood", metrics.negative_log_likelihood, min),
         ("Brier score", metrics.brier_score, min),
-        ("calibration error", lambda *given: metrics.calibration_error(*given, bins=settings.bins), min),
+        ("calibration error", metrics.calibration_error, min),
     ):
         found, after = metric(logits, test.y), metric(scaled, test.y)
         worst = (min if better is max else max)(found.members)
@@ -140,7 +140,7 @@ def reliability_figure(curves):
             errors = np.nan_to_num(found.error)
             plotting.measured(ax, found.confidence, found.accuracy, errors, label=label, number=number, joined=True)
         ax.set(xlabel="confidence of the ensemble", ylabel="accuracy", xlim=(0, 1.02), ylim=(0, 1.05))
-        ax.legend()
+        ax.legend(loc="upper left")
     return fig
 
 
