@@ -39,12 +39,21 @@ def perceptron(x: torch.Tensor, y: torch.Tensor, weights: list, steps: int, rate
     return [layer.weight.detach().numpy().T / s for layer, s in zip(layers, scales, strict=True)]
 
 
-def cnn(params: dict | None = None) -> nn.Module:
-    """Build the paper's convolutional network, with parameters of ours or with its own random ones."""
-    convs = [nn.Conv2d(1, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 3), nn.ReLU(), nn.MaxPool2d(2)]
-    dense = [nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
-    net = nn.Sequential(*convs, *dense)
-    names = {0: "Conv_0", 3: "Conv_1", 7: "Dense_0", 9: "Dense_1", 11: "Dense_2"}
+def cnn(params: dict | None = None, *, batch_norm: bool = False) -> nn.Module:
+    """Build the paper's convolutional network, with parameters of ours or with its own random ones.
+
+    Args:
+        params: convolutional and dense parameters of ours; those of batch normalisation are 1 and 0 at first.
+        batch_norm: whether convolutions are followed by batch normalisation.
+    """
+    layers: list[nn.Module] = []
+    for channels, outputs in ((1, 6), (6, 16)):
+        norm = [nn.BatchNorm2d(outputs)] if batch_norm else []
+        layers += [nn.Conv2d(channels, outputs, 3), *norm, nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
+    net = nn.Sequential(*layers)
+    trained = [number for number, layer in enumerate(layers) if isinstance(layer, nn.Conv2d | nn.Linear)]
+    names = dict(zip(trained, ("Conv_0", "Conv_1", "Dense_0", "Dense_1", "Dense_2"), strict=True))
     for number, name in names.items() if params is not None else ():
         kernel, bias = (np.array(params[name][part]) for part in ("kernel", "bias"))
         if name == "Dense_0":  # We flatten images with channels last, PyTorch with channels first.
@@ -64,9 +73,17 @@ def train_cnn(net: nn.Module, pictures: torch.Tensor, labels: torch.Tensor, batc
         optimizer.step()
 
 
-def convolutional(x: np.ndarray, y: np.ndarray, members: int, epochs: int, batch: int, rate: float) -> None:
+def convolutional(
+    x: np.ndarray, y: np.ndarray, members: int, epochs: int, batch: int, rate: float, *, batch_norm: bool = False
+) -> None:
     """Train all members, one after the other."""
     pictures, labels = torch.tensor(x).movedim(-1, 1).contiguous(), torch.tensor(y).long()
     for _ in range(members):
         orders = [torch.randperm(len(x)) for _ in range(epochs)]
-        train_cnn(cnn(), pictures, labels, [part for order in orders for part in order.split(batch)], rate)
+        train_cnn(
+            cnn(batch_norm=batch_norm),
+            pictures,
+            labels,
+            [part for order in orders for part in order.split(batch)],
+            rate,
+        )

@@ -66,6 +66,11 @@ def in_bytes(count: float | int) -> str:
     return f"{count / 1000**power:.3g} {units[power]}"
 
 
+def free_for_results() -> float:
+    """Return how many bytes are free where results are kept; infinity if that is not known."""
+    return free_memory() if jax.default_backend() == "cpu" else _free_on_device()
+
+
 def check_fits(size: int, argument: str, *, what: str, fix: str) -> None:
     """Refuse a result of more bytes than are free where results are kept: in main memory, or on the accelerator.
 
@@ -74,7 +79,7 @@ def check_fits(size: int, argument: str, *, what: str, fix: str) -> None:
     ...
     ValueError: `x1` must be such that the result fits into memory, got a matrix of 4.61 EB where ... are free...
     """
-    free = free_memory() if jax.default_backend() == "cpu" else _free_on_device()
+    free = free_for_results()
     if size > free:
         got = f"{what} of {in_bytes(size)} where {in_bytes(free)} are free"
         raise refusal(argument, expected="such that the result fits into memory", got=got, fix=fix)

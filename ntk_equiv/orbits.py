@@ -20,7 +20,7 @@ all pairs (g, i), or of all i with an element g drawn for each.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -29,7 +29,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Inexact, Int, Shaped
 
-from ntk_equiv._check import arrays, boolean, is_concrete, positive_integer, random_key, real_array, refusal
+from ntk_equiv._check import boolean, is_concrete, numeric, positive_integer, random_key, real_array, refusal
 from ntk_equiv._typing import Array, Inputs
 from ntk_equiv.groups import ContinuousGroup, FiniteGroup
 from ntk_equiv.reps import Representation, check_actions
@@ -93,12 +93,12 @@ class AugmentedSet:
     @property
     def x(self) -> Inputs:
         """The augmented samples, [order · n, ...]; sample i under element number g is at g · n + i."""
-        return jax.tree.map(_join_axes, self.rep_x.orbit(self.base_x, self._augmenting))
+        return jax.tree.map(_join_axes, self.rep_x.orbit(loaded(self.base_x), self._augmenting))
 
     @property
     def y(self) -> Shaped[Array, "{self.size} ..."]:
         """The augmented labels, in the same order."""
-        images = self.rep_y.orbit(with_channel_axis(self.base_y), self._augmenting)
+        images = self.rep_y.orbit(with_channel_axis(loaded(self.base_y)), self._augmenting)
         return _join_axes(images).reshape(-1, *self.base_y.shape[1:])
 
     def permutation(self, g: ArrayLike, /) -> Int[Array, "{self.size}"]:
@@ -156,8 +156,9 @@ class AugmentedSet:
         if self.elements is None or not isinstance(self.group, FiniteGroup):
             fix = "Almost no element of a continuous group fixes a sample."
             raise refusal("stabilizers", expected="asked of a finite group", got=self.group, fix=fix)
-        images = self.rep_x.orbit(self.base_x, self._augmenting)
-        fixed = np.all([*map(_is_fixed, jax.tree.leaves(self.base_x), jax.tree.leaves(images))], axis=0)
+        base_x = loaded(self.base_x)
+        images = self.rep_x.orbit(base_x, self._augmenting)
+        fixed = np.all([*map(_is_fixed, jax.tree.leaves(base_x), jax.tree.leaves(images))], axis=0)
         others = [(row, g) for row, g in enumerate(self.elements) if g != self.group.identity]
         fixing = {i: tuple(g for row, g in others if fixed[row, i]) for i in range(self.n)}
         return {i: elements for i, elements in fixing.items() if elements}
@@ -323,13 +324,37 @@ def with_channel_axis(y: jax.Array) -> jax.Array:
     return y[:, None] if y.ndim == 1 else y
 
 
-def samples_and_labels(train: Any) -> tuple[Inputs, jax.Array]:
-    """Return samples and labels of data that are not augmented, if they are a pair."""
+def is_read_on_demand(leaf: Any) -> bool:
+    """Whether samples are somewhere else than in memory: a memory-mapped array, or one of another library.
+
+    >>> is_read_on_demand(np.ones(3)), is_read_on_demand(jnp.ones(3)), is_read_on_demand(3.0)
+    (False, False, False)
+    """
+    if isinstance(leaf, np.ndarray):
+        return isinstance(leaf, np.memmap)
+    has_index = all(hasattr(leaf, name) for name in ("shape", "dtype", "__getitem__"))
+    # The index of a series of pandas is not the number of the sample.
+    return has_index and not isinstance(leaf, jax.Array | np.generic) and not hasattr(leaf, "iloc")
+
+
+def loaded(tree: Any) -> Any:
+    """Samples or labels as JAX arrays, read if they are not in memory."""
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)) if is_read_on_demand(leaf) else leaf, tree)
+
+
+def samples_and_labels(train: Any, as_array: Callable[[Any], Any] = jnp.asarray) -> tuple[Inputs, Any]:
+    """Return samples and labels of data that are not augmented, if they are a pair.
+
+    Args:
+        train: the pair.
+        as_array: what makes an array of samples and labels.
+    """
     if not isinstance(train, tuple | list) or len(train) != 2:
         fix = "Pass `augment(x, y, rep_x)`, or the pair `(x, y)`."
         expected = "an augmented set or a pair of samples and labels"
         raise refusal("train", expected=expected, got=type(train).__name__, fix=fix)
-    return _check_samples_and_labels(*train)
+    x, y = train
+    return _check_samples_and_labels(x, y, as_array)
 
 
 def why_no_subgroup(group: FiniteGroup | ContinuousGroup, elements: tuple[int, ...] | None) -> str | None:
@@ -345,21 +370,27 @@ def _check_data_and_actions(
     x: Any, y: Any, rep_x: Any, rep_y: Any
 ) -> tuple[Inputs, jax.Array, Representation, Representation]:
     """Return samples and labels as arrays, and both actions, if they fit together."""
-    x, y = _check_samples_and_labels(x, y)
+    # Data that are not in memory stay where they are, until somebody asks for them.
+    x, y = _check_samples_and_labels(x, y, lambda leaf: leaf if is_read_on_demand(leaf) else jnp.asarray(leaf))
     rep_x, rep_y = check_actions(rep_x, rep_y)
     some = 0 if isinstance(rep_x.group, FiniteGroup) else jnp.eye(rep_x.group.n)
-    jax.eval_shape(lambda x: rep_x(some, x), x)
+    shapes_x, shapes_y = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, _dtype_of(leaf)), (x, y))
+    jax.eval_shape(lambda x: rep_x(some, x), shapes_x)
     try:
-        jax.eval_shape(lambda y: rep_y(some, y), with_channel_axis(y))
+        jax.eval_shape(lambda y: rep_y(some, with_channel_axis(y)), shapes_y)
     except ValueError as error:
         fix = f"Give labels an axis of channels at the end, and choose the action that fits them. In detail: {error}"
         raise refusal("y", expected=f"labels that {rep_y} acts on", got=f"shape {y.shape}", fix=fix) from None
     return x, y, rep_x, rep_y
 
 
-def _check_samples_and_labels(x: Any, y: Any) -> tuple[Inputs, jax.Array]:
+def _dtype_of(leaf: Any) -> Any:
+    return jax.dtypes.canonicalize_dtype(leaf.dtype) if is_read_on_demand(leaf) else leaf.dtype
+
+
+def _check_samples_and_labels(x: Any, y: Any, as_array: Callable[[Any], Any]) -> tuple[Inputs, Any]:
     """Return samples and labels as arrays, if every sample has a label."""
-    given, x, y = x, arrays(x, "x"), jnp.asarray(real_array(y, "y"))
+    given, x, y = x, jax.tree.map(as_array, numeric(x, "x")), as_array(real_array(y, "y"))
     lengths = {leaf.shape[:1] for leaf in jax.tree.leaves(x)}
     if lengths != {y.shape[:1]} or not y.ndim:
         # A list of samples is a pytree with as many leaves, which is hardly ever meant.

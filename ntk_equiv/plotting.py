@@ -6,7 +6,9 @@
         plotting.predicted(axes[0], x, theory)              what theory predicts, on top of it
         plotting.measured(axes[1], x, values, errors)       marks with error bars
         plotting.uncertain(axes[1], t, mean, std)           a mean, and the range of two standard deviations
+        plotting.reliability(axes[1], diagram)              accuracy against confidence
     plotting.save(fig, "figure")                            as figure.pdf and figure.png
+    fig = plotting.training_curves(run.history)             losses and metrics of a trained ensemble
 
 Measurements are filled marks and bands in colour, theory is a dashed dark line, so every figure can be read without its
 caption. Nothing is shown on a screen, and no state of matplotlib is changed outside of `style`.
@@ -27,8 +29,8 @@ from jax.typing import ArrayLike
 from matplotlib.axes import Axes as Axes
 from matplotlib.figure import Figure as Figure
 
-from ntk_equiv._check import file_path, instance, positive_integer, real_array, refusal, scalar
-from ntk_equiv.metrics import QUANTILES
+from ntk_equiv._check import boolean, file_path, instance, positive_integer, real_array, refusal, scalar
+from ntk_equiv.metrics import QUANTILES, Reliability
 
 Numbers = ArrayLike | Sequence
 Share = bool | Literal["none", "all", "row", "col"]
@@ -196,13 +198,23 @@ def measured(
     _check_panel(ax).errorbar(x, values, yerr=spread, capsize=2, label=label, **look)
 
 
-def predicted(ax: Axes, x: Numbers, values: Numbers, /, *, label: str | None = None, number: int | None = None) -> None:
+def predicted(
+    ax: Axes,
+    x: Numbers,
+    values: Numbers,
+    /,
+    *,
+    errors: Numbers | None = None,
+    label: str | None = None,
+    number: int | None = None,
+) -> None:
     """Draw what theory predicts, as a dashed dark line on top of everything else.
 
     Args:
         ax: the panel.
         x: places on the x axis, [k].
         values: what theory predicts, [k].
+        errors: standard errors, [k]; a band shows the range of two of them. NaN leaves a gap in it.
         label: the text in the legend.
         number: the curve whose colour to take instead, to tell several predictions apart.
 
@@ -216,6 +228,9 @@ def predicted(ax: Axes, x: Numbers, values: Numbers, /, *, label: str | None = N
     x = _check_curve(x, "x")
     values, colour = _check_curve(values, "values", like=x), _THEORY if number is None else _colour_and_mark(number)[0]
     _check_panel(ax).plot(x, values, "--", color=colour, linewidth=1.2, label=label, zorder=5)
+    if errors is not None:
+        spread = 2 * _check_curve(errors, "errors", like=x)
+        ax.fill_between(x, values - spread, values + spread, color=colour, alpha=0.15, linewidth=0)
 
 
 def uncertain(
@@ -246,6 +261,110 @@ def uncertain(
     colour = _colour_and_mark(number)[0]
     _check_panel(ax).fill_between(x, mean - 2 * std, mean + 2 * std, color=colour, alpha=0.2, linewidth=0)
     ax.plot(x, mean, color=colour, label=label)
+
+
+def training_curves(history: Any, /) -> Figure:
+    """Return a figure of losses and metrics during training, one panel for each.
+
+    Solid lines are ensembles, dotted lines and bands the median and the quartiles of their members. The loss of
+    training is that of the last batch of each member. Losses are on a logarithmic scale if all of them are positive.
+    The learning rate has a panel if it is known.
+
+    Args:
+        history: that of a trained ensemble, `run.history`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from ntk_equiv import ensembles, plotting
+        >>> x = jnp.array([[-1.0], [1.0]])
+        >>> line = lambda key, x: jax.random.uniform(key, (1, 1)), lambda w, x: x @ w
+        >>> run = ensembles.train(
+        ...     line, (x, x), validation=(x, x), members=2, steps=20, optimizer=optax.sgd(0.5), key=jax.random.key(0))
+        >>> [ax.get_title(loc="left") for ax in plotting.training_curves(run.history).axes]
+        ['loss', 'mse']
+    """
+    wanted = ("steps", "losses", "rates", "validation_steps", "validation", "ensemble", "steps_per_epoch")
+    if not all(hasattr(history, name) for name in wanted) or not history.steps:
+        fix = "Pass `run.history` of a run that `ensembles.train` returned."
+        raise refusal("history", expected="that of a trained ensemble", got=repr(history)[:60], fix=fix)
+    rates = np.array(history.rates, float)
+    metrics = [name for name in history.validation if name != "loss"]
+    titles = ["loss", *metrics, *(["learning rate"] if np.isfinite(rates).any() else [])]
+    in_epochs = (history.steps_per_epoch or 1) > 1
+    unit = history.steps_per_epoch if in_epochs else 1
+    with style():
+        fig, axes = panels(len(titles))
+        for ax, title in zip(axes, titles, strict=True):
+            ax.set_title(title, loc="left")
+            ax.set_xlabel("epoch" if in_epochs else "step")
+        _draw_members(axes[0], np.array(history.steps) / unit, history.losses, 0, "training, members")
+        for ax, name in zip(axes, [name for name in titles if name in history.validation], strict=False):
+            at = np.array(history.validation_steps) / unit
+            _draw_members(ax, at, history.validation[name], 1, "validation, members")
+            if name in history.ensemble:
+                ax.plot(at, history.ensemble[name], color=_colour_and_mark(1)[0], label="validation, ensemble")
+        if titles[-1] == "learning rate":
+            axes[-1].plot(np.array(history.steps) / unit, rates, color=_THEORY)
+        axes[0].legend()
+        if all(np.min(line.get_ydata()) > 0 for line in axes[0].lines):
+            axes[0].set_yscale("log")
+    return fig
+
+
+def _draw_members(ax: Axes, x: np.ndarray, values: Sequence, number: int, label: str) -> None:
+    """Draw median and quartiles of the members that are finite, where there are any."""
+    rows = np.array(values, float)
+    some = np.isfinite(rows).any(axis=1)
+    if not some.any():
+        return
+    rows = np.where(np.isfinite(rows), rows, np.nan)[some]
+    low, median, high = np.nanquantile(rows, QUANTILES, axis=1)
+    colour = _colour_and_mark(number)[0]
+    ax.fill_between(x[some], low, high, color=colour, alpha=0.2, linewidth=0)
+    ax.plot(x[some], median, ":", color=colour, label=label)
+
+
+def reliability(
+    ax: Axes,
+    diagram: Reliability,
+    /,
+    *,
+    theory: bool = False,
+    label: str | None = None,
+    number: int = 0,
+) -> None:
+    """Draw a reliability diagram: accuracy against confidence, and the diagonal on which both are equal.
+
+    Measurements are marks with error bars. Predictions are a dashed line with a band of two standard errors.
+
+    Args:
+        ax: the panel; several diagrams may share it.
+        diagram: from `metrics.reliability`, or predicted, from `bounds.expected_metrics(...).reliability(...)`.
+        theory: whether it is a prediction.
+        label: the text in the legend.
+        number: the place among the diagrams of the panel, which decides colour and mark.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv import metrics, plotting
+        >>> fig, (ax,) = plotting.panels()
+        >>> sure = np.log([[[0.9, 0.1]] * 10])
+        >>> plotting.reliability(ax, metrics.reliability(sure, [0] * 8 + [1] * 2), label="measured")
+        >>> ax.get_legend_handles_labels()[1]
+        ['right on average', 'measured']
+    """
+    fix = "Make one with `metrics.reliability`."
+    instance(diagram, Reliability, "diagram", expected="a reliability diagram", fix=fix)
+    confidence = _check_curve(diagram.confidence, "diagram")
+    accuracy, errors = (_check_curve(each, "diagram", like=confidence) for each in (diagram.accuracy, diagram.error))
+    if not any(line.get_gid() == "diagonal" for line in _check_panel(ax).lines):
+        ax.plot([0, 1], [0, 1], color="#888888", linewidth=0.8, label="right on average", gid="diagonal")
+        ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="confidence", ylabel="accuracy")
+    if boolean(theory, "theory"):
+        predicted(ax, confidence, accuracy, errors=errors, label=label, number=number)
+        ax.plot(confidence, accuracy, ".", color=_colour_and_mark(number)[0], zorder=5)
+    else:
+        measured(ax, confidence, accuracy, errors, label=label, number=number)
 
 
 def save(fig: Figure, path: str | PathLike[str], /) -> list[Path]:

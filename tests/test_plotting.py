@@ -4,7 +4,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from ntk_equiv import plotting
+from ntk_equiv import metrics, plotting
 
 TIMES = np.array([1.0, 10.0, 100.0])
 
@@ -127,3 +127,46 @@ def test_colours_and_marks_begin_anew_when_they_run_out(ax):
 def test_what_cannot_be_drawn_is_refused(ax, draw, complaint):
     with pytest.raises(ValueError, match=complaint):
         draw(ax)
+
+
+class Trained:
+    """A history of two members, one of which is lost at the end; the second metric is of the ensemble alone."""
+
+    steps, losses, rates = [10, 20], [np.array([1.0, 3.0]), np.array([0.5, np.nan])], [0.1, 0.05]
+    validation_steps, steps_per_epoch = [0, 10, 20], 10
+    validation = {  # noqa: RUF012
+        "loss": [np.array([2.0, 4.0])] * 3,
+        "accuracy": [np.array([0.5, 1.0])] * 3,
+        "spread": [np.full(2, np.nan)] * 3,
+    }
+    ensemble = {"loss": [2.0, 1.5, 1.0], "accuracy": [0.5, 0.75, 1.0], "spread": [3.0, 2.0, 1.0]}  # noqa: RUF012
+
+
+def test_training_curves_show_members_and_ensembles():
+    loss, accuracy, spread, rate = plotting.training_curves(Trained()).axes
+    assert [ax.get_title(loc="left") for ax in (loss, accuracy, spread, rate)] == [
+        *("loss", "accuracy", "spread", "learning rate")
+    ]
+    training, validation, ensemble = loss.lines
+    assert training.get_xydata().tolist() == [[1.0, 2.0], [2.0, 0.5]]  # the median of the finite members, by epoch
+    assert validation.get_xydata().tolist() == [[0.0, 3.0], [1.0, 3.0], [2.0, 3.0]]
+    assert ensemble.get_ydata().tolist() == [2.0, 1.5, 1.0]
+    assert [ax.get_yscale() for ax in (loss, accuracy)] == ["log", "linear"]
+    assert len(accuracy.lines) == 2
+    assert [line.get_ydata().tolist() for line in spread.lines] == [[3.0, 2.0, 1.0]]
+    assert rate.lines[0].get_ydata().tolist() == [0.1, 0.05]
+    with pytest.raises(ValueError, match=r"`history` must be .*`run.history`"):
+        plotting.training_curves([1.0, 2.0])
+
+
+def test_a_reliability_diagram_shows_accuracy_against_confidence(ax):
+    diagram = metrics.Reliability(*np.array([[0.5, 0.9], [0.4, 0.8], [0.1, np.nan], [10.0, 1.0]]))
+    plotting.reliability(ax, diagram, label="measured")
+    plotting.reliability(ax, diagram, theory=True, label="predicted", number=1)
+    assert ax.get_legend_handles_labels()[1] == ["right on average", "predicted", "measured"]  # one diagonal
+    (marks,) = ax.containers
+    assert marks.lines[0].get_xydata().tolist() == [[0.5, 0.4], [0.9, 0.8]]
+    dashed = next(line for line in ax.lines if line.get_label() == "predicted")
+    assert dashed.get_xydata().tolist() == [[0.5, 0.4], [0.9, 0.8]]
+    band = ax.collections[-1].get_paths()[0].vertices
+    assert {(round(x, 9), round(y, 9)) for x, y in band.tolist()} == {(0.5, 0.2), (0.5, 0.6)}  # two standard errors

@@ -2,7 +2,13 @@
 
 `train` trains members that differ only in their random keys, on all available devices, and returns a `Run`, which
 predicts. It trains any Linen module, NNX factory `rngs -> module`, pair `(init, apply)` or stax triple (`to_flax` and
-`as_pair` turn a triple into the others); `mlp`, `fashion_cnn` and `histology_cnn` are ready to use.
+`as_pair` turn a triple into the others); `mlp`, `fashion_cnn` and `histology_cnn` are ready to use. Networks may have
+batch statistics and dropout; `with_modes` is for those that are switched between training and evaluation in a way of
+their own.
+
+While it trains, it measures members and ensemble on a validation set, stops members that no longer get better
+(`EarlyStopping`), tells callbacks what happened (`Event`), and keeps all of it in a `History`. `by_epoch` makes a
+schedule of steps from one of epochs.
 
 - On CPUs, call `use_cores` at the top of a script: it trains members side by side, one on each core.
 - `untrained` is the ensemble with which `train` begins. `expected_layout` says how members would be laid out over
@@ -15,25 +21,32 @@ This is the only part of the library that imports flax, optax and orbax.
 """
 
 from ntk_equiv.ensembles._compare import Comparison, Deviation, Trend, compare_with_theory
+from ntk_equiv.ensembles._history import Event, History
 from ntk_equiv.ensembles._layout import Layout, use_cores
 
 # For the command line.
 # For those who want to look at what is compiled, or to lower it for another device.
 from ntk_equiv.ensembles._members import prepare_task as prepare_task
-from ntk_equiv.ensembles._models import as_pair, to_flax
+from ntk_equiv.ensembles._models import as_pair, to_flax, with_modes
 from ntk_equiv.ensembles._networks import fashion_cnn, histology_cnn, mlp
-from ntk_equiv.ensembles._run import History, Run, bootstrapped, log_steps
-from ntk_equiv.ensembles._train import expected_layout, train, untrained
+from ntk_equiv.ensembles._run import Run, bootstrapped, log_steps
+from ntk_equiv.ensembles._sources import BatchStream
+from ntk_equiv.ensembles._train import by_epoch, expected_layout, train, untrained
+from ntk_equiv.ensembles._validation import EarlyStopping
 
 __all__ = [
+    "BatchStream",
     "Comparison",
     "Deviation",
+    "EarlyStopping",
+    "Event",
     "History",
     "Layout",
     "Run",
     "Trend",
     "as_pair",
     "bootstrapped",
+    "by_epoch",
     "compare_with_theory",
     "expected_layout",
     "fashion_cnn",
@@ -44,4 +57,5 @@ __all__ = [
     "train",
     "untrained",
     "use_cores",
+    "with_modes",
 ]

@@ -5,6 +5,11 @@ are removed after that, and the last two are kept. Arrays are stored without the
 a run can be resumed on other devices. Pytrees are stored as lists of leaves: their structure comes from the network and
 the optimizer, and nothing is pickled.
 
+**Writing takes no time from training.** A thread of its own writes a copy of the state while the next steps are made.
+One checkpoint is written at a time: the next one waits for it. An error of the writer is raised then, or at the end of
+the run. Several processes that train together write while nothing else is done: they have to wait for each other, and
+two threads that do would wait in different orders.
+
 **One run at a time writes to a folder.** It locks a file in the folder. The operating system releases the lock when the
 process ends, however it ends. So the lock of a process that was killed stops nobody, although its file is still there.
 The text in the file is for people: it says which process it was. Whoever only reads changes nothing in the folder.
@@ -18,6 +23,7 @@ import platform
 import shutil
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +32,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from ntk_equiv._check import file_path, refusal
-from ntk_equiv.ensembles._settings import differences
+from ntk_equiv._check import file_path, refusal, warn_caller
+from ntk_equiv.ensembles._settings import TrainingSettings, differences
 
 KEPT = 2
 Stored = dict[str, Any]
@@ -129,6 +135,9 @@ class Checkpoints:
             else ocp.CheckpointManagerOptions(read_only=True, create=False, save_interval_steps=0)
         )
         self._manager = ocp.CheckpointManager(self.folder, options=options, item_names=("arrays", "text"))
+        alone = writes and jax.process_count() == 1
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoints") if alone else None
+        self._writing: Future | None = None
 
     @property
     def latest(self) -> int | None:
@@ -136,11 +145,30 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def save(self, step: int, arrays: Stored, text: dict[str, Any]) -> None:
-        """Write a checkpoint; if that fails, the ones before are still there.
+        """Begin to write a checkpoint, once the one before is written; if that fails, the ones before are still there.
 
         Raises:
-            OSError: the checkpoint could not be written; the message says what to do.
+            OSError: the checkpoint before could not be written; the message says what to do.
         """
+        self.wait()
+        if self._writer is None:
+            self._write(step, arrays, text)
+        else:
+            # The next steps overwrite the memory of the state, of which arrays on a CPU may be mere views.
+            copies = jax.tree.map(np.array, arrays)
+            self._writing = self._writer.submit(self._write, step, copies, text)
+
+    def wait(self) -> None:
+        """Wait until the last checkpoint is written.
+
+        Raises:
+            OSError: it could not be written; the message says what to do.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write(self, step: int, arrays: Stored, text: dict[str, Any]) -> None:
         args = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), text=ocp.args.JsonSave(text))
         try:
             self._manager.save(step, args=args, force=True)
@@ -187,10 +215,16 @@ class Checkpoints:
         return restored["arrays"], restored["text"]
 
     def close(self) -> None:
-        """Stop using the folder, and release its lock."""
+        """Finish writing, stop using the folder, and release its lock."""
+        writing, self._writing = self._writing, None
+        error = None if writing is None else writing.exception()
+        if self._writer is not None:
+            self._writer.shutdown()
         self._manager.close()
         if self._lock is not None:
             self._lock.release()
+        if error is not None:  # something else has ended the run, and is raised already
+            warn_caller(str(error), RuntimeWarning)
 
 
 def open_folder(folder: Path | str, *, resume: bool, argument: str = "checkpoint") -> Checkpoints:
@@ -253,15 +287,15 @@ def _tell_all_processes(problem: OSError | None) -> OSError | None:
     return problem or (OSError(told) if told else None)
 
 
-def check_same_settings(here: Mapping[str, Any], there: Mapping[str, Any], folder: Path) -> None:
-    """Refuse to resume a run with other settings, and say how they differ.
+def check_same_settings(here: TrainingSettings, there: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to resume a run with other settings, and say how they differ. More steps are welcome: they extend it.
 
     Raises:
         ValueError: the settings differ.
     """
-    lines = differences(here, there)
+    lines = differences(here.as_far_as(there), there)
     if lines:
-        fix = "Use the settings that it was started with, or another folder."
+        fix = "Use the settings that it was started with, or more steps, or another folder."
         raise refusal("checkpoint", expected="of this very run", got=f"{folder} with {'; '.join(lines)}", fix=fix)
 
 

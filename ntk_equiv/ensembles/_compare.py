@@ -20,6 +20,7 @@ from ntk_equiv._typing import Inputs, Scalar
 from ntk_equiv.empirical import Correction, fitted_correction
 from ntk_equiv.ensembles._batches import TrainingSet, make_batches
 from ntk_equiv.ensembles._fingerprints import hash_data
+from ntk_equiv.ensembles._inputs import sample_from_specs
 from ntk_equiv.ensembles._run import Run
 from ntk_equiv.filters import Filter, GradientDescent, GradientFlow, Momentum
 
@@ -185,7 +186,8 @@ def compare_with_theory(
         A comparison; for several widths their trend.
 
     Raises:
-        ValueError: run and theory are not about the same training; the message says how they differ.
+        ValueError: run and theory are not about the same training, and the message says how they differ; or the
+            network has batch statistics or dropout, to which theory does not apply.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -230,6 +232,12 @@ def _compare_run(run: Run, ens: Theory, x: Inputs, t: Scalar | None) -> Comparis
 def _check_same_training(run: Run, ens: Theory, t: Scalar) -> None:
     """Refuse to compare a run and a theory that are not about the same training."""
     here, differences = run.configuration, []
+    beyond = "a network that draws random numbers in training, as dropout does"
+    if here.get("state"):
+        beyond = f"a network with a state, {', '.join(here['state'])}"
+    if here.get("state") or run.model.draws_noise(sample_from_specs(here["inputs"])):
+        fix = "Theory does not apply to batch statistics and noise: compare a network without them."
+        raise refusal("run", expected="of a network that theory is about", got=beyond, fix=fix)
     if run.steps == t == 0:
         return  # before training there is no setting in which they could differ
     if run.steps == 0:
@@ -241,6 +249,8 @@ def _check_same_training(run: Run, ens: Theory, t: Scalar) -> None:
         differences.append("the run saw batches, theory is about all samples in every step")
     if here["reduction"] != ens.reduction:
         differences.append(f"the run has reduction {here['reduction']!r}, the infinite ensemble {ens.reduction!r}")
+    if (run.member_steps != run.steps).any():
+        differences.append("members of the run were stopped early, at steps of their own")
     if t != run.steps:
         differences.append(f"the run has {run.steps} steps, t is {t}")
     differences += _different_rates(here["rate and momentum"], ens.filter)

@@ -16,11 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ntk_equiv._losses import LOSSES, CrossEntropy, LossFn
 from ntk_equiv._typing import Inputs
 from ntk_equiv.ensembles._batches import Data
-from ntk_equiv.ensembles._losses import LOSSES, LossFn, value_and_gradient
+from ntk_equiv.ensembles._gradients import value_and_gradient
 from ntk_equiv.ensembles._members import Task, update_by
 from ntk_equiv.ensembles._models import Params
+from ntk_equiv.ensembles._sources import as_stored, in_portions
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.reps import Representation
 
@@ -47,25 +49,38 @@ def hash_data(data: Any) -> str:
     """Return a hash of shapes, dtypes and bytes of all arrays in a pytree."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(data):
-        array = np.ascontiguousarray(leaf)
-        digest.update(f"{array.shape} {array.dtype}".encode())
-        digest.update(array.tobytes())
+        stored = as_stored(leaf)
+        digest.update(f"{stored.shape} {stored.dtype}".encode())
+        for part in in_portions(stored):
+            digest.update(np.ascontiguousarray(part).tobytes())
     return digest.hexdigest()[:16]
 
 
-def probe_first_step(task: Task, data: Data) -> tuple[list[float], list[float]]:
-    """Return the first outputs of a network for a fixed key and a few samples, and the logarithms of its gradients."""
+def probe_first_step(task: Task, data: Data) -> tuple[list[float], list[float], list[float]]:
+    """Return what a network makes of a few samples, with a fixed key.
+
+    Returns:
+        Its first outputs, the logarithms of its gradients, and those of its state after the first step.
+    """
     x, y = jax.tree.map(lambda leaf: leaf[:FIRST_SAMPLES], data[:2])
-    outputs, lengths = jax.device_get(_first_outputs_and_gradients(task, x, y))
+    outputs, gradients, state = jax.device_get(_first_step(task, x, y))
     # On the scale of logarithms a layer with a tiny gradient counts as much as any other.
-    return np.ravel(outputs)[:16].astype(float).tolist(), [math.log(float(length) + 1e-30) for length in lengths]
+    lengths = [[math.log(float(length) + 1e-30) for length in part] for part in (gradients, state)]
+    return np.ravel(outputs)[:16].astype(float).tolist(), lengths[0], lengths[1]
 
 
 @partial(jax.jit, static_argnames="task")
-def _first_outputs_and_gradients(task: Task, x: Inputs, y: jax.Array) -> tuple:
-    params = task.model.init(jax.random.key(0), x)
-    _, gradient = value_and_gradient(partial(task.batch_loss, batch=(x, y, None)), params)
-    return task.model.apply(params, x), [jnp.linalg.norm(leaf.ravel()) for leaf in jax.tree.leaves(gradient)]
+def _first_step(task: Task, x: Inputs, y: jax.Array) -> tuple:
+    key = jax.random.key(0)
+    params, state = task.model.init_variables(key, x)
+    loss_fn = partial(task.batch_loss, state=state, batch=(x, y, None), noise=key)
+    (_, after), gradient = value_and_gradient(loss_fn, params, has_aux=True)
+    return task.model.apply(params, x, state), _lengths(gradient), _lengths(after)
+
+
+def _lengths(tree: Any) -> list[jax.Array]:
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.number)]
+    return [jnp.linalg.norm(leaf.ravel().astype(jnp.result_type(leaf, jnp.float32))) for leaf in leaves]
 
 
 def probe_optimizer(
@@ -113,10 +128,13 @@ def probe_optimizer(
 
 
 def probe_loss(loss: LossFn, outputs: jax.ShapeDtypeStruct, y: np.ndarray) -> str | dict[str, Any]:
-    """Return the name of a loss; for a user's function also a summary of its values and slopes at some labels."""
+    """Return the name of a loss with its settings; for a user's function a summary of its values and slopes."""
     for name, function in LOSSES.items():
         if loss is function:
             return name
+    if isinstance(loss, CrossEntropy):
+        weights = None if loss.class_weights is None else list(loss.class_weights)
+        return {"name": "cross_entropy", "class_weights": weights, "label_smoothing": loss.label_smoothing}
     chosen = np.unique(np.linspace(0, len(y) - 1, SAMPLES).round().astype(int))
     at = np.random.default_rng(0).uniform(-1, 1, (len(chosen), *outputs.shape[1:])).astype(outputs.dtype)
 

@@ -146,6 +146,13 @@ class Layout:
         """Put arrays that all members share on all devices."""
         return jax.tree.map(lambda leaf: self._place(np.asarray(leaf), P()), tree)
 
+    def fetch(self, shape: tuple[int, ...], part: Callable[[Any], np.ndarray]) -> jax.Array:
+        """Return an array of a chunk of members on each device, from a function that returns the part at an index.
+
+        Each process asks only for what its own devices need.
+        """
+        return jax.make_array_from_callback(shape, NamedSharding(self.mesh, P(AXIS)), part)
+
     def collect(self, tree: Any) -> Any:
         """Return arrays [members, ...] in the memory of every process, without the copies that fill up chunks."""
         return jax.tree.map(lambda leaf: leaf[: self.members], self.gather(tree))

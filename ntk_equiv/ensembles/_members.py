@@ -1,11 +1,8 @@
-"""Members: how they are made, trained step by step, and evaluated.
+"""Members: how they are made, and what one step of training does to one of them.
 
-    loss, gradient = ∇ L(params, batch(step));   params ← params + optimizer(gradient)
+    loss, state, gradient = ∇ L(params, state, batch(step), noise(step));   params ← params + optimizer(gradient)
 
-A run is divided into stretches of steps. A member takes all steps of a stretch before the next one on its device
-begins, so that its parameters stay in cache. The layout decides whether these steps are one compiled program or one
-program each. The numbers of the first and last step are arguments of the program. So one program serves all stretches,
-and where a stretch begins and ends does not change a bit of the result.
+Everything random in a step, batch and noise, depends on the key of the member and on the number of the step alone.
 """
 
 import dataclasses
@@ -20,16 +17,15 @@ import numpy as np
 import optax
 
 from ntk_equiv._check import one_of, refusal
+from ntk_equiv._losses import ClassWeights, LossFn, loss_function, loss_of_batch
 from ntk_equiv._typing import Inputs
 from ntk_equiv.ensembles._batches import Batch, Batches, Data, TrainingSet, make_batches
+from ntk_equiv.ensembles._gradients import value_and_gradient
 from ntk_equiv.ensembles._layout import Layout
-from ntk_equiv.ensembles._losses import LossFn, loss_function, reduce_losses, value_and_gradient
-from ntk_equiv.ensembles._models import Model, Module, Params, as_model
+from ntk_equiv.ensembles._models import Model, Module, Params, State, as_model, with_dtype
+from ntk_equiv.ensembles._sources import in_portions, shapes_of
 
 NEVER = -1
-SAMPLES_AT_A_TIME = 1000
-# Memory for the activations of all members that a device evaluates together.
-BYTES_AT_A_TIME = 2**30
 
 
 @jax.tree_util.register_dataclass
@@ -40,16 +36,20 @@ class Member:
     Attributes:
         index: its number, on which its random key depends.
         params: its parameters.
+        state: what its network remembers but does not learn, such as running statistics.
         optimizer: the state of its optimizer.
         loss: the loss of its last batch, before the step that was made with it.
         failed: the first step at which loss or parameters were not finite; −1 if there is none.
+        stopped: the step at which it was stopped early, and after which nothing changes; −1 while it is trained.
     """
 
     index: Any
     params: Params
+    state: State
     optimizer: Any
     loss: Any
     failed: Any
+    stopped: Any
 
 
 def key_numbers(key: jax.Array) -> tuple[np.ndarray, str]:
@@ -65,9 +65,18 @@ def member_keys(key: jax.Array, impl: str, index: jax.Array) -> tuple[jax.Array,
     return initial, data
 
 
+def noise_key(own: jax.Array, number: int | jax.Array) -> jax.Array:
+    """Return the key for the noise of a step, from the key of a member for its batches."""
+    # The batches of a member take the two keys that `split` makes of its own, which `fold_in` may number 0 and 1.
+    return jax.random.fold_in(jax.random.fold_in(own, 2), number)
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """How a member is trained: all that is compiled. It is hashable, so that compiled programs are found again."""
+    """How a member is trained: all that is compiled. It is hashable, so that compiled programs are found again.
+
+    Only with `stops_early` members may be stopped: then the steps of each have an end of their own.
+    """
 
     model: Model
     optimizer: optax.GradientTransformation
@@ -75,26 +84,31 @@ class Task:
     reduction: str
     batches: Batches
     key_impl: str
+    stops_early: bool = False
 
     def keys(self, key: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the keys of a member, for its parameters and for its batches."""
         return member_keys(key, self.key_impl, index)
 
-    def initial_member(self, index_and_params: tuple[jax.Array, Params]) -> Member:
+    def initial_member(self, index_and_variables: tuple[jax.Array, Params, State]) -> Member:
         """Return a member before its first step."""
-        index, params = index_and_params
+        index, params, state = index_and_variables
         loss = jnp.full((), jnp.nan, jnp.result_type(*jax.tree.leaves(params), jnp.float32))
-        state = jax.tree.map(lambda leaf: _with_dtype(leaf, jnp.result_type(leaf)), self.optimizer.init(params))
-        return Member(index, params, state, loss, jnp.int32(NEVER))
+        optimizer = jax.tree.map(lambda leaf: with_dtype(leaf, jnp.result_type(leaf)), self.optimizer.init(params))
+        return Member(index, params, state, optimizer, loss, jnp.int32(NEVER), jnp.int32(NEVER))
 
-    def batch_loss(self, params: Params, batch: Batch) -> jax.Array:
-        """Return the loss on a batch."""
+    def batch_loss(self, params: Params, state: State, batch: Batch, noise: jax.Array) -> tuple[jax.Array, State]:
+        """Return the loss on a batch, and the state after it."""
         x, y, mask = batch
-        return reduce_losses(self.loss(self.model.apply(params, x), y), mask, self.reduction)
+        outputs, after = self.model.apply_in_training(params, state, x, noise)
+        # A compiled loop does not allow dtypes to change.
+        after = jax.tree.map(lambda leaf, old: with_dtype(leaf, old.dtype), after, state)
+        return loss_of_batch(self.loss, outputs, y, mask, self.reduction), after
 
     def take_steps(self, member: Member, key: jax.Array, data: Data, start: jax.Array, stop: jax.Array) -> Member:
         """Return a member after the steps from `start` up to `stop`, in one compiled loop."""
         own = self.keys(key, member.index)[1]
+        stop = jnp.where(member.stopped == NEVER, stop, start) if self.stops_early else stop
 
         def step(number: jax.Array, carry: tuple) -> tuple:
             member, order = carry
@@ -112,24 +126,43 @@ class Task:
         member, order, number = state
         return *self._step_in_epoch(member, order, self.keys(key, member.index)[1], data, number), number + 1
 
+    def order_of(self, index: jax.Array, key: jax.Array, number: jax.Array) -> jax.Array:
+        """Return the order of the samples of a member in the epoch of a step."""
+        return self.batches.shuffle(self.keys(key, index)[1], number)
+
+    def step_on_samples(self, state: tuple, key: jax.Array, elements: Any, number: jax.Array) -> tuple:
+        """Return a member and its loss after one step on stored samples, which come with the member."""
+        member, (x, y, chosen) = state
+        own = self.keys(key, member.index)[1]
+        member = self.update(member, self.batches.move(x, y, elements, chosen, own, number), own, number)
+        return member, member.loss
+
+    def step_on_batch(self, member: Member, key: jax.Array, x: Inputs, y: jax.Array, number: jax.Array) -> tuple:
+        """Return a member and its loss after one step on a batch that all members share."""
+        member = self.update(member, (x, y, None), self.keys(key, member.index)[1], number)
+        return member, member.loss
+
     def _step_in_epoch(self, member: Member, order: jax.Array, own: jax.Array, data: Data, number: jax.Array) -> tuple:
         if self.batches.batch_size is not None:
             shuffle = partial(self.batches.shuffle, own)
             order = jax.lax.cond(number % self.batches.per_epoch == 0, shuffle, lambda _: order, number)
-        return self.update(member, self.batches.take(data, own, order, number), number), order
+        return self.update(member, self.batches.take(data, own, order, number), own, number), order
 
-    def update(self, member: Member, batch: Batch, number: jax.Array) -> Member:
-        """Return a member after the step of this number, made with a batch."""
-        loss_fn = partial(self.batch_loss, batch=batch)
-        loss, gradient = value_and_gradient(loss_fn, member.params)
-        updates, optimizer = update_by(self.optimizer, gradient, member.optimizer, member.params, loss, loss_fn)
+    def update(self, member: Member, batch: Batch, own: jax.Array, number: jax.Array) -> Member:
+        """Return a member with this key after the step of this number, made with a batch."""
+        loss_fn = partial(self.batch_loss, state=member.state, batch=batch, noise=noise_key(own, number))
+        (loss, state), gradient = value_and_gradient(loss_fn, member.params, has_aux=True)
+        only_loss = lambda params: loss_fn(params)[0]  # noqa: E731
+        updates, optimizer = update_by(self.optimizer, gradient, member.optimizer, member.params, loss, only_loss)
         params = optax.apply_updates(member.params, updates)
         failed = _first_failure(member.failed, jnp.isfinite(loss), number)
-        return Member(member.index, params, optimizer, loss.astype(member.loss.dtype), failed)
+        loss = loss.astype(member.loss.dtype)
+        return dataclasses.replace(member, params=params, state=state, optimizer=optimizer, loss=loss, failed=failed)
 
     def note_failure(self, member: Member, number: jax.Array) -> Member:
-        """Return a member that is marked as failed at this step, if its parameters are no longer finite."""
-        finite = jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(member.params)]))
+        """Return a member that is marked as failed at this step, if its variables are no longer finite."""
+        leaves = [leaf for leaf in jax.tree.leaves((member.params, member.state)) if _is_number(leaf)]
+        finite = jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in leaves]))
         return dataclasses.replace(member, failed=_first_failure(member.failed, finite, number))
 
 
@@ -140,8 +173,11 @@ def prepare_task(
     optimizer: optax.GradientTransformation | optax.MultiSteps,
     loss: str | LossFn = "mse",
     reduction: str = "mean",
+    class_weights: ClassWeights | None = None,
+    label_smoothing: float = 0.0,
     batch_size: int | None = None,
     augmentation: str = "full",
+    data_on: str = "auto",
     key_impl: str = "threefry2x32",
 ) -> tuple[Task, Data]:
     """Check everything that is compiled; return it as a task, with the arrays that batches are made from.
@@ -152,25 +188,29 @@ def prepare_task(
         optimizer: as for `train`.
         loss: as for `train`.
         reduction: as for `train`.
+        class_weights: as for `train`.
+        label_smoothing: as for `train`.
         batch_size: as for `train`.
         augmentation: as for `train`.
+        data_on: as for `train`.
         key_impl: the name of the generator of random keys.
     """
-    batches, data = make_batches(train, batch_size, augmentation)
+    model = as_model(module)
+    batches, data, (params, state) = prepare_batches(model, train, batch_size, augmentation)
     one_of(reduction, ("mean", "sum"), "reduction")
     if isinstance(optimizer, optax.MultiSteps):
         optimizer = optimizer.gradient_transformation()
     if not isinstance(optimizer, optax.GradientTransformation):
         fix = "Pass for example `optax.sgd(0.5)`."
         raise refusal("optimizer", expected="from optax", got=type(optimizer).__name__, fix=fix, kind=TypeError)
-    model, (x, y, _) = as_model(module), data
-    params = model.shapes_of_parameters(jax.tree.map(lambda leaf: leaf[:1], x))
-    outputs = jax.eval_shape(model.apply, params, x)
+    x, y, _ = data
+    outputs = jax.eval_shape(model.apply, params, shapes_of(x), state)
     if not hasattr(outputs, "shape") or outputs.shape[:1] != y.shape[:1]:
         got = getattr(outputs, "shape", type(outputs).__name__)
         fix = "A network returns one array, with the sample axis first."
         raise refusal("module", expected=f"one with outputs of {y.shape[0]} samples", got=got, fix=fix)
-    task = Task(model, optimizer, loss_function(loss, outputs, y), reduction, batches, key_impl)
+    loss_fn = loss_function(loss, outputs, y, class_weights=class_weights, label_smoothing=label_smoothing)
+    task = Task(model, optimizer, loss_fn, reduction, batches, key_impl)
     _check_optimizer(task, params)
     _check_finite(x, "x")
     if isinstance(loss, str):  # a user's loss may leave out labels that are not numbers
@@ -178,111 +218,41 @@ def prepare_task(
     return task, data
 
 
+def prepare_batches(
+    model: Model, train: TrainingSet, batch_size: int | None, augmentation: str, data_on: str = "auto"
+) -> tuple[Batches, Data, tuple[Params, State]]:
+    """Return how batches are made for a network, what they are made from, and the shapes of its variables."""
+    batches, data = make_batches(train, batch_size, augmentation, data_on)
+    params, state = model.shapes_of_variables(jax.tree.map(lambda leaf: leaf[:1], data[0]))
+    return (batches.with_whole_batches() if jax.tree.leaves(state) else batches), data, (params, state)
+
+
 # Random numbers take long to compile. So this is one program for all training sets and optimizers.
 @partial(jax.jit, static_argnames=("model", "layout", "key_impl"))
-def initial_params(
+def initial_variables(
     model: Model, layout: Layout, key_impl: str, indices: jax.Array, key: jax.Array, x: Inputs
-) -> Params:
-    """Return the parameters of all members before their first step, for inputs like `x`."""
+) -> tuple[Params, State]:
+    """Return parameters and state of all members before their first step, for inputs like `x`."""
 
-    def init(index: jax.Array, key: jax.Array, x: Inputs) -> Params:
-        return model.init(member_keys(key, key_impl, index)[0], x)
+    def init(index: jax.Array, key: jax.Array, x: Inputs) -> tuple[Params, State]:
+        return model.init_variables(member_keys(key, key_impl, index)[0], x)
 
     return layout.over_members(init)(indices, key, x)
 
 
-@partial(jax.jit, static_argnames=("task", "layout"), donate_argnames="params")
-def initial_members(task: Task, layout: Layout, indices: jax.Array, params: Params) -> Member:
+@partial(jax.jit, static_argnames=("task", "layout"), donate_argnames="variables")
+def initial_members(task: Task, layout: Layout, indices: jax.Array, variables: tuple[Params, State]) -> Member:
     """Return all members before their first step."""
-    return layout.over_members(task.initial_member)((indices, params))
+    return layout.over_members(task.initial_member)((indices, *variables))
 
 
-def advance(task: Task, layout: Layout, members: Member, key: jax.Array, data: Data, start: int, stop: int) -> Member:
-    """Return all members after the steps from `start` up to `stop`."""
-    first, last = layout.share((np.int32(start), np.int32(stop)))
-    if not layout.stepwise:
-        return _advance_in_compiled_loop(task, layout, members, key, data, first, last)
-    for number in range(layout.chunks):
-        place = layout.share(np.int32(number))
-        state = _take_chunk(task, layout, members, key, place, first)
-        for _ in range(start, stop):
-            state = _step_chunk(task, layout, state, key, data)
-        members = _put_chunk_back(task, layout, members, state[0], place, last)
-    return members
+def select_members(chosen: jax.Array, these: Any, those: Any) -> Any:
+    """Return arrays of all members: of `these` where `chosen`, [members], is true, and else of `those`."""
 
+    def select(this: Any, that: Any) -> jax.Array:
+        return jnp.where(chosen.reshape(-1, *(1,) * (this.ndim - 1)), this, that)
 
-# The old state is donated: two states may not fit into memory.
-@partial(jax.jit, static_argnames=("task", "layout"), donate_argnames="members")
-def _advance_in_compiled_loop(
-    task: Task, layout: Layout, members: Member, key: jax.Array, data: Data, start: jax.Array, stop: jax.Array
-) -> Member:
-    return layout.over_members(task.take_steps)(members, key, data, start, stop)
-
-
-@partial(jax.jit, static_argnames=("task", "layout"))
-def _take_chunk(
-    task: Task, layout: Layout, members: Member, key: jax.Array, place: jax.Array, start: jax.Array
-) -> tuple:
-    return layout.over_chunk(task.with_order)(layout.chunk_of(members, place), key, start)
-
-
-@partial(jax.jit, static_argnames=("task", "layout"), donate_argnames="state")
-def _step_chunk(task: Task, layout: Layout, state: tuple, key: jax.Array, data: Data) -> tuple:
-    return layout.over_chunk(task.take_one_step)(state, key, data)
-
-
-@partial(jax.jit, static_argnames=("task", "layout"), donate_argnames="members")
-def _put_chunk_back(
-    task: Task, layout: Layout, members: Member, chunk: Member, place: jax.Array, stop: jax.Array
-) -> Member:
-    return layout.with_chunk(members, layout.over_chunk(task.note_failure)(chunk, stop), place)
-
-
-def predict(model: Model, layout: Layout, params: Params, x: Inputs, batch_size: int) -> np.ndarray:
-    """Return the outputs of all members, [members, n, ...], computed for so many samples at a time."""
-    n = jax.tree.leaves(x)[0].shape[0]
-    size = min(batch_size, n)
-    parts = []
-    for start in range(0, n, size):
-        # The last part is filled up, so that one program serves all of them.
-        chosen = np.minimum(np.arange(start, start + size), n - 1)
-        part = layout.share(jax.tree.map(lambda leaf, chosen=chosen: np.asarray(leaf)[chosen], x))
-        parts.append(_outputs(model, layout, params, part))
-    return np.concatenate(parts, axis=1)[:, :n]
-
-
-def _outputs(model: Model, layout: Layout, params: Params, x: Inputs) -> np.ndarray:
-    if not layout.stepwise:
-        return layout.collect(_evaluate(model, layout, params, x))
-    chunks = range(layout.chunks)
-    outputs = [layout.gather(_evaluate_chunk(model, layout, params, layout.share(np.int32(i)), x)) for i in chunks]
-    # Each chunk holds members of all devices, so they come out of order.
-    order = np.concatenate([layout.numbers_of_chunk(number) for number in chunks])
-    return np.concatenate(outputs)[np.argsort(order)][: layout.members]
-
-
-def samples_at_a_time(chunk: int, bytes_each: int) -> int:
-    """Return how many samples to evaluate together: fewer than usual if they are large.
-
-    Args:
-        chunk: how many members a device evaluates together.
-        bytes_each: the size of the activations of one sample, for one member.
-
-    Example:
-        >>> samples_at_a_time(1, 10**5), samples_at_a_time(20, 10**6), samples_at_a_time(20, 10**10)
-        (1000, 53, 1)
-    """
-    return min(max(1, BYTES_AT_A_TIME // max(1, chunk * bytes_each)), SAMPLES_AT_A_TIME)
-
-
-@partial(jax.jit, static_argnames=("model", "layout"))
-def _evaluate(model: Model, layout: Layout, params: Params, x: Inputs) -> Any:
-    return layout.over_members(model.apply)(params, x)
-
-
-@partial(jax.jit, static_argnames=("model", "layout"))
-def _evaluate_chunk(model: Model, layout: Layout, params: Params, place: jax.Array, x: Inputs) -> Any:
-    return layout.over_chunk(model.apply)(layout.chunk_of(params, place), x)
+    return jax.tree.map(select, these, those)
 
 
 def update_by(
@@ -304,12 +274,7 @@ def update_by(
     extra = {name: value for name, value in extra.items() if anything or name in takes}
     updates, new = update(gradient, state, params, **extra)
     # Some optimizers begin with one dtype and would continue with another, which a compiled loop does not allow.
-    return updates, jax.tree.map(lambda leaf, old: _with_dtype(leaf, old.dtype), new, state)
-
-
-def _with_dtype(leaf: Any, dtype: Any) -> Any:
-    """Return an array of exactly this dtype: none of JAX's weak types, which change when they meet others."""
-    return leaf if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jnp.asarray(leaf).astype(dtype)
+    return updates, jax.tree.map(lambda leaf, old: with_dtype(leaf, old.dtype), new, state)
 
 
 def _first_failure(failed: jax.Array, fine: jax.Array, number: jax.Array) -> jax.Array:
@@ -322,7 +287,7 @@ def _check_optimizer(task: Task, params: Params) -> None:
 
     def one_step(params: Params) -> tuple:
         loss_fn = lambda at: sum((jnp.sum(leaf) for leaf in jax.tree.leaves(at)), jnp.zeros(()))  # noqa: E731
-        state = task.initial_member((jnp.int32(0), params)).optimizer
+        state = task.initial_member((jnp.int32(0), params, ())).optimizer
         updates, new = update_by(task.optimizer, params, state, params, loss_fn(params), loss_fn)
         return (params, state), (optax.apply_updates(params, updates), new)
 
@@ -340,8 +305,14 @@ def _check_optimizer(task: Task, params: Params) -> None:
         raise refusal("optimizer", expected="one that updates parameters like these", got=problem, fix=fix)
 
 
+def _is_number(leaf: jax.Array) -> bool:
+    """Return whether an array holds numbers, and not random keys."""
+    return jnp.issubdtype(leaf.dtype, jnp.number)
+
+
 def _check_finite(tree: Any, argument: str) -> None:
     for leaf in jax.tree.leaves(tree):
-        if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(leaf).all():
+        numbers = jnp.issubdtype(leaf.dtype, jnp.floating)
+        if numbers and not all(np.isfinite(part).all() for part in in_portions(leaf)):
             fix = "Remove or repair these samples: no network learns from them."
             raise refusal(argument, expected="finite", got="NaN or infinity", fix=fix)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from ntk_equiv import stax
-from ntk_equiv._check import one_of, positive_integer, positive_integers, refusal
+from ntk_equiv._check import boolean, one_of, positive_integer, positive_integers, refusal
 from ntk_equiv._convolution import convolve, max_pool
 from ntk_equiv.ensembles._models import to_flax
 
@@ -51,11 +51,12 @@ def mlp(
     return to_flax(stax.serial(*(layer for pair in layers for layer in pair), stax.Dense(outputs, 1.0, b_std)))
 
 
-def fashion_cnn(outputs: int = 10) -> nn.Module:
+def fashion_cnn(outputs: int = 10, *, batch_norm: bool = False) -> nn.Module:
     """Return the paper's network for FashionMNIST, for images [n, 28, 28, channels].
 
     Args:
         outputs: number of classes.
+        batch_norm: whether batch normalisation follows each convolution, which the paper does without.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -65,15 +66,17 @@ def fashion_cnn(outputs: int = 10) -> nn.Module:
         >>> sum(leaf.size for leaf in jax.tree.leaves(variables))
         60074
     """
-    return PaperCNN((6, 16), "VALID", 2, positive_integer(outputs, "outputs"))
+    outputs = positive_integer(outputs, "outputs")
+    return PaperCNN((6, 16), "VALID", 2, outputs, boolean(batch_norm, "batch_norm"))
 
 
-def histology_cnn(outputs: int = 9, *, pools: int = 6) -> nn.Module:
+def histology_cnn(outputs: int = 9, *, pools: int = 6, batch_norm: bool = False) -> nn.Module:
     """Return the paper's network for histological images [n, 224, 224, 3].
 
     Args:
         outputs: number of classes.
         pools: how many of the six convolutions are followed by a max-pool; 3 for images of 28 × 28.
+        batch_norm: whether batch normalisation follows each convolution, which the paper does without.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -85,22 +88,29 @@ def histology_cnn(outputs: int = 9, *, pools: int = 6) -> nn.Module:
     """
     if isinstance(pools, bool) or pools not in range(7):
         raise refusal("pools", expected="between 0 and 6", got=repr(pools), fix="Pass 6, or 3 for small images.")
-    return PaperCNN((6, 16, 26, 36, 46, 56), "SAME", pools, positive_integer(outputs, "outputs"))
+    channels, outputs = (6, 16, 26, 36, 46, 56), positive_integer(outputs, "outputs")
+    return PaperCNN(channels, "SAME", pools, outputs, boolean(batch_norm, "batch_norm"))
 
 
 class PaperCNN(nn.Module):
-    """Convolutions with ReLU, the first `pools` of them followed by a 2 × 2 max-pool, then three dense layers."""
+    """Convolutions with ReLU, the first `pools` of them followed by a 2 × 2 max-pool, then three dense layers.
+
+    With `batch_norm` convolutions are normalised over the batch and all positions.
+    """
 
     channels: tuple[int, ...]
     padding: str
     pools: int
     outputs: int
+    batch_norm: bool = False
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
         """Return the logits [n, outputs] of images [n, H, W, channels]."""
         for number, channels in enumerate(self.channels):
             x = Conv(channels, self.padding)(x)
+            if self.batch_norm:
+                x = nn.BatchNorm(use_running_average=not train, momentum=0.9, param_dtype=x.dtype)(x)
             # Pooling commutes with ReLU. Pooling first leaves fewer pixels for ReLU.
             x = nn.relu(max_pool(x, (2, 2)) if number < self.pools else x)
         x = x.reshape(x.shape[0], -1)

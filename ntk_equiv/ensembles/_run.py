@@ -1,7 +1,8 @@
 """A trained ensemble, f̂(x) = (1/M) Σ_m f_m(x), and what was recorded while it was trained."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,73 +15,14 @@ from jaxtyping import Array, Inexact, Int
 from ntk_equiv._check import file_path, positive_integer, positive_integers, random_key, real_array, refusal, samples_in
 from ntk_equiv._typing import Inputs
 from ntk_equiv.empirical import EmpiricalKernelFn, empirical_kernel_fn
-from ntk_equiv.ensembles._checkpoint import Checkpoints, leaves_by_number, open_folder, restore_structure
+from ntk_equiv.ensembles._checkpoint import Checkpoints, Stored, leaves_by_number, open_folder, restore_structure
+from ntk_equiv.ensembles._history import History
+from ntk_equiv.ensembles._inputs import check_inputs, parameter_specs, sample_from_specs
 from ntk_equiv.ensembles._layout import Layout, make_layout, step_by_step_if_faster
-from ntk_equiv.ensembles._members import NEVER, SAMPLES_AT_A_TIME, predict
-from ntk_equiv.ensembles._models import (
-    Model,
-    Module,
-    Params,
-    as_model,
-    check_inputs,
-    parameter_specs,
-    sample_from_specs,
-)
-
-
-class History:
-    """Losses and records of a run, in lists that grow while it is trained.
-
-    Attributes:
-        steps: after how many steps each loss was noted.
-        losses: the losses of all members, one array [members] for each of these steps.
-        record_steps: after how many steps each record was made.
-        records: for each name one array for each of these steps.
-
-    Example:
-        >>> import numpy as np
-        >>> from ntk_equiv.ensembles import History
-        >>> history = History(["test"])
-        >>> history.steps.append(10)
-        >>> history.losses.append(np.array([0.5, 0.25]))                # of two members
-        >>> history.of_members(np.array([1])).losses
-        [array([0.25])]
-        >>> history
-        <losses at 1 step, records at 0 steps of test>
-    """
-
-    def __init__(self, names: Sequence[str] = ()) -> None:
-        self.steps: list[int] = []
-        self.losses: list[np.ndarray] = []
-        self.record_steps: list[int] = []
-        self.records: dict[str, list[np.ndarray]] = {name: [] for name in names}
-
-    def __repr__(self) -> str:
-        losses, records = (f"{len(at)} step{'s' * (len(at) != 1)}" for at in (self.steps, self.record_steps))
-        return f"<losses at {losses}, records at {records} of {', '.join(self.records) or 'nothing'}>"
-
-    def stored(self) -> dict[str, Any]:
-        """Return the history as arrays, for a checkpoint; empty lists are left out."""
-        lists = {"steps": self.steps, "losses": self.losses, "record_steps": self.record_steps}
-        arrays: dict[str, Any] = {name: np.asarray(values) for name, values in lists.items() if values}
-        if self.record_steps:
-            arrays["records"] = {f"{i:04d}": np.asarray(values) for i, values in enumerate(self.records.values())}
-        return arrays
-
-    def restore(self, stored: Mapping[str, Any] | None) -> None:
-        """Replace the lists by those of a checkpoint, as `stored` returned them."""
-        stored = stored or {}
-        self.steps = [int(step) for step in stored.get("steps", ())]
-        self.losses = list(stored.get("losses", ()))
-        self.record_steps = [int(step) for step in stored.get("record_steps", ())]
-        for i, name in enumerate(self.records):
-            self.records[name] = list(stored.get("records", {}).get(f"{i:04d}", ()))
-
-    def of_members(self, members: np.ndarray) -> "History":
-        """Return the losses of some members, without the records, which are of all members."""
-        history = History()
-        history.steps, history.losses = self.steps, [losses[members] for losses in self.losses]
-        return history
+from ntk_equiv.ensembles._members import NEVER, select_members
+from ntk_equiv.ensembles._models import Model, Module, Params, State, as_model
+from ntk_equiv.ensembles._predict import predict_in_parts, samples_for
+from ntk_equiv.ensembles._validation import EarlyStopping, Patience
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -90,11 +32,13 @@ class Run:
     Attributes:
         model: the network.
         members: how many members there are.
-        steps: how many steps they were trained.
+        steps: how many steps they were trained: fewer than asked for, if all members were stopped early or a callback
+            ended the run.
         configuration: everything that decided the result, as it is stored.
         layout: where members are evaluated.
-        history: losses and records of the run.
-        failed: members whose loss or parameters became infinite or NaN, with the step at which they did.
+        history: losses, validations and records of the run.
+        failed: members whose loss or variables became infinite or NaN, with the step at which they did.
+        stopped: members that were stopped early, with the step at which they were.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -113,15 +57,29 @@ class Run:
     history: History
     failed: Mapping[int, int]
     _params: Params
+    _state: State = ()
+    stopped: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    _kept: np.ndarray | None = None
 
     def __repr__(self) -> str:
         lost = f", {len(self.failed)} of them not finite" if self.failed else ""
-        return f"<ensemble of {self.members} members after {self.steps} steps{lost}>"
+        early = f", {len(self.stopped)} of them stopped early" if self.stopped else ""
+        return f"<ensemble of {self.members} members after {self.steps} steps{early}{lost}>"
+
+    @property
+    def member_steps(self) -> Int[np.ndarray, "{self.members}"]:
+        """How many steps led to the parameters of each member: `steps`, unless members were stopped early."""
+        return np.full(self.members, self.steps) if self._kept is None else self._kept
 
     @property
     def params(self) -> Params:
         """The parameters of all members, arrays [members, ...]."""
         return self.layout.collect(self._params)
+
+    @property
+    def state(self) -> State:
+        """What members remember but do not learn, such as running statistics: arrays [members, ...]. Most have none."""
+        return self.layout.collect(self._state)
 
     @property
     def curve(self) -> tuple[np.ndarray, np.ndarray]:
@@ -143,12 +101,14 @@ class Run:
         """The numbers of the members that are finite."""
         return np.setdiff1d(np.arange(self.members), sorted(self.failed))
 
-    def predict(self, x: Inputs, /, *, batch_size: int = SAMPLES_AT_A_TIME) -> Inexact[Array, "{self.members} n *out"]:
+    def predict(self, x: Inputs, /, *, batch_size: int | None = None) -> Inexact[Array, "{self.members} n *out"]:
         """Return the outputs of every member, [members, n, out].
 
         Args:
-            x: inputs, with the sample axis first, prepared as those of training.
-            batch_size: how many samples to evaluate at a time.
+            x: inputs, with the sample axis first, prepared as those of training: an array, in memory or mapped to a
+                file; a list of samples; or any object with a length and an index.
+            batch_size: how many samples to evaluate at a time; by default as many as have activations of a gigabyte,
+                and at most 1000.
 
         Raises:
             TypeError: the inputs are not arrays, or they are whole numbers and those of training were not.
@@ -165,14 +125,28 @@ class Run:
             >>> print(run.mean(data[0]).round(3).ravel())
             [0. 1.]
         """
-        size = positive_integer(batch_size, "batch_size")
-        params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self._params)
-        check_inputs(x, "x", self.configuration["inputs"], self.model, params)
-        return jnp.asarray(predict(self.model, self.layout, self._params, x, size))
+        return jnp.asarray(np.concatenate([*self._parts(x, batch_size)], axis=1))
 
-    def mean(self, x: Inputs, /, *, batch_size: int = SAMPLES_AT_A_TIME) -> Inexact[Array, "n *out"]:
-        """Return f̂(x), the mean over all members that are finite, [n, out]."""
-        return jnp.mean(self.predict(x, batch_size=batch_size)[self.finished], axis=0)
+    def mean(self, x: Inputs, /, *, batch_size: int | None = None) -> Inexact[Array, "n *out"]:
+        """Return f̂(x), the mean over all members that are finite, [n, out].
+
+        Predictions of members are kept for one batch at a time.
+
+        Args:
+            x: as for `predict`.
+            batch_size: as for `predict`.
+        """
+        means = [np.asarray(jnp.mean(part[self.finished], axis=0)) for part in self._parts(x, batch_size)]
+        return jnp.asarray(np.concatenate(means))
+
+    def _parts(self, x: Inputs, batch_size: int | None) -> Iterator[np.ndarray]:
+        """Return the outputs of all members for one batch after the other, once the inputs are checked."""
+        size = None if batch_size is None else positive_integer(batch_size, "batch_size")
+        variables = self._params, self._state
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), variables)
+        x = check_inputs(x, "x", self.configuration["inputs"], self.model, *shapes)
+        size = samples_for(self.model, self.layout, shapes, x) if size is None else size
+        return predict_in_parts(self.model, self.layout, variables, x, size)
 
     def subset(self, members: ArrayLike | Sequence, /) -> "Run":
         """Return the ensemble of some of the members, in the given order and numbered anew from 0.
@@ -188,13 +162,17 @@ class Run:
         kind = "map" if self.layout.chunk == 1 else "vmap"
         layout = make_layout(len(chosen), kind, devices=list(self.layout.mesh.devices.ravel()))
         layout = dataclasses.replace(layout, stepwise=self.layout.stepwise)
+        params, state = layout.deal(jax.tree.map(lambda leaf: leaf[chosen], (self.params, self.state)))
         return dataclasses.replace(
             self,
             members=len(chosen),
             layout=layout,
             history=self.history.of_members(chosen),
             failed={new: self.failed[old] for new, old in enumerate(chosen.tolist()) if old in self.failed},
-            _params=layout.deal(jax.tree.map(lambda leaf: leaf[chosen], self.params)),
+            stopped={new: self.stopped[old] for new, old in enumerate(chosen.tolist()) if old in self.stopped},
+            _kept=None if self._kept is None else self._kept[chosen],
+            _params=params,
+            _state=state,
         )
 
     def bootstrap(self, x: Inputs, /, *, sizes: Sequence[int], draws: int, key: jax.Array) -> dict[int, jax.Array]:
@@ -231,21 +209,60 @@ class Run:
             [[ 2. -2.]
              [-2.  2.]]
         """
-        if not isinstance(member, int | np.integer) or not 0 <= member < self.members:
+        params, state = self._variables_of(member)
+        apply = partial(self.model.apply, state=state) if jax.tree.leaves(state) else self.model.apply
+        return empirical_kernel_fn(apply, params, **settings)
+
+    def member(self, member: int, /) -> Any:
+        """Return one member as an ordinary network of its library, for evaluation and export.
+
+        Args:
+            member: the number of the member.
+
+        Returns:
+            For a Linen module the variables that `module.apply` takes, `{"params": …, "batch_stats": …}`; for an NNX
+            factory the module itself, in evaluation mode; otherwise the parameters.
+
+        Example:
+            >>> import flax.linen as nn
+            >>> import jax, jax.numpy as jnp, optax
+            >>> from ntk_equiv import ensembles
+            >>> class Net(nn.Module):
+            ...     @nn.compact
+            ...     def __call__(self, x, train=False):
+            ...         return nn.Dense(1)(nn.BatchNorm(use_running_average=not train)(x))
+            >>> data = jnp.array([[-1.], [1.]]), jnp.array([[0.], [1.]])
+            >>> run = ensembles.train(Net(), data, members=3, steps=2, optimizer=optax.sgd(0.5), key=jax.random.key(0))
+            >>> variables = run.member(1)
+            >>> sorted(variables), bool(jnp.allclose(Net().apply(variables, data[0]), run.predict(data[0])[1]))
+            (['batch_stats', 'params'], True)
+        """
+        return self.model.export(*self._variables_of(member))
+
+    def _variables_of(self, member: int) -> tuple[Params, State]:
+        if isinstance(member, bool) or not isinstance(member, int | np.integer) or not 0 <= member < self.members:
             fix = "Members are counted from 0."
-            raise refusal("member", expected=f"a number below {self.members}", got=member, fix=fix)
-        params = jax.tree.map(lambda leaf: leaf[member], self.params)
-        return empirical_kernel_fn(self.model.apply, params, **settings)
+            raise refusal("member", expected=f"a number below {self.members}", got=repr(member), fix=fix)
+        return jax.tree.map(lambda leaf: leaf[member], (self.params, self.state))
 
     def save(self, folder: Path | str, /) -> None:
         """Write the run to a new or empty folder, from which `Run.load` reads it."""
-        failed = np.array([self.failed.get(m, NEVER) for m in range(self.members)], np.int32)
-        text = {"configuration": dict(self.configuration), "members": self.members, "records": [*self.history.records]}
-        history = self.history.stored()
-        arrays = {"params": leaves_by_number(self.params), "failed": leaves_by_number(failed), "history": history}
+        failed, stopped = (
+            np.array([steps.get(m, NEVER) for m in range(self.members)], np.int32)
+            for steps in (self.failed, self.stopped)
+        )
+        text = {
+            "configuration": dict(self.configuration),
+            "members": self.members,
+            "records": [*self.history.records],
+            "metrics": [*self.history.validation],
+        }
+        parts = {"params": self.params, "state": self.state, "failed": failed, "stopped": stopped, "kept": self._kept}
+        arrays = {name: leaves_by_number(part) for name, part in parts.items()} | {"history": self.history.stored()}
         checkpoints = open_folder(folder, resume=False, argument="folder")
         try:
             checkpoints.save(self.steps, {name: part for name, part in arrays.items() if part}, text)
+            checkpoints.wait()
         finally:
             checkpoints.close()
 
@@ -255,12 +272,12 @@ class Run:
 
         Args:
             folder: the folder that `run.save` or `checkpoint=` wrote to.
-            module: the network that the run was trained with; only its parameters are stored.
+            module: the network that the run was trained with; only its variables are stored.
             layout: as for `train`.
 
         Raises:
             FileNotFoundError: there is no run in the folder.
-            ValueError: the module has other parameters.
+            ValueError: the module has other parameters or another state.
         """
         checkpoints = Checkpoints(file_path(folder, "folder", exists=True))
         try:
@@ -270,18 +287,58 @@ class Run:
         assert steps is not None
         model, configuration = as_model(module), text["configuration"]
         sample = sample_from_specs(configuration["inputs"])
-        structure = model.shapes_of_parameters(sample)
-        specs, expected = parameter_specs(structure), configuration["parameters"]
-        if specs != expected:
-            fix = "Pass the module that the run was trained with."
-            raise refusal("module", expected=f"one with parameters {expected}", got=specs, fix=fix)
-        history = History(text["records"])
+        structure = model.shapes_of_variables(sample)
+        for part, entry in zip(structure, ("parameters", "state"), strict=True):
+            specs, expected = parameter_specs(part), configuration.get(entry, {})
+            if specs != expected:
+                fix = "Pass the module that the run was trained with."
+                raise refusal("module", expected=f"one with {entry} {expected}", got=specs, fix=fix)
+        history = History(text["records"], metrics=text.get("metrics", ()))
         history.restore(arrays.get("history"))
-        failed = {m: int(step) for m, step in enumerate(arrays["failed"]["0000"]) if step != NEVER}
-        where = make_layout(text["members"], layout)
-        where = step_by_step_if_faster(where, model.apply, structure, sample, keep_chunk=layout != "auto")
-        params = where.deal(restore_structure(structure, arrays.get("params")))
-        return cls(model, text["members"], steps, configuration, where, history, failed, params)
+        variables, kept, restored = _kept_variables(structure, arrays, steps, configuration)
+        failed, stopped = (_steps_by_member(arrays.get(name)) for name in ("failed", "stopped"))
+        failed = {member: step for member, step in failed.items() if not restored[member]}
+        count, (params, state) = text["members"], structure
+        where = make_layout(count, layout)
+        where = step_by_step_if_faster(where, model.apply, params, sample, state, keep_chunk=layout != "auto")
+        params, state = where.deal(variables)
+        return cls(model, count, steps, configuration, where, history, failed, params, state, stopped, kept)
+
+
+def _steps_by_member(stored: Mapping[str, np.ndarray] | None) -> dict[int, int]:
+    """Return the members for which a step is stored, with their steps."""
+    return {} if stored is None else {m: int(step) for m, step in enumerate(stored["0000"]) if step != NEVER}
+
+
+def _kept_variables(
+    structure: tuple[Params, State], arrays: Stored, steps: int, configuration: Mapping[str, Any]
+) -> tuple[tuple[Params, State], np.ndarray | None, np.ndarray]:
+    """Return what the members of a stored run are, as the run that was stored would end now.
+
+    Args:
+        structure: parameters and state of a network.
+        arrays: those of a run that was saved, or of a checkpoint, which has both the last and the best variables.
+        steps: how many steps the run has taken.
+        configuration: its settings, as they are stored.
+
+    Returns:
+        Parameters and state, how many steps led to those of each member (None if all have the same), and which of them
+        are those of the best validation, while the checkpoint has later ones too.
+    """
+    variables = (
+        restore_structure(structure[0], arrays.get("params")),
+        restore_structure(structure[1], arrays.get("state")),
+    )
+    none = np.zeros(len(arrays["failed"]["0000"]), bool)
+    if "patience" not in arrays:
+        return variables, (arrays["kept"]["0000"] if "kept" in arrays else None), none
+    patience = Patience(EarlyStopping(**configuration["early stopping"]), len(none))
+    patience.restore(arrays["patience"])
+    kept, restored = patience.kept_steps(steps)
+    if not patience.settings.restore_best:
+        return variables, kept, none
+    best = restore_structure(structure, arrays.get("best"))
+    return jax.tree.map(np.asarray, select_members(jnp.asarray(restored), best, variables)), kept, restored
 
 
 def bootstrapped(

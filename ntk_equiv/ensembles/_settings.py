@@ -16,9 +16,13 @@ As a mapping, settings hold what is stored with a run as JSON, compared when a r
     actions                             summaries of the actions on inputs and labels
 
     first outputs, first gradients      of the network, if the run writes checkpoints
+    validation                          a hash of the validation set, after how many steps, and names of metrics
+    early stopping                      patience, min_delta, restore_best
 
-An untrained run has only the first two lines. Names and values of these entries are the format of checkpoints. Change
-them only if old checkpoints can still be resumed.
+    state, first state                  likewise, for networks with a state
+
+An untrained run has only the first two lines and `state`, and entries of what is not used are left out. Names and
+values of these entries are the format of checkpoints. Change them only if old checkpoints can still be resumed.
 """
 
 import dataclasses
@@ -41,8 +45,10 @@ from ntk_equiv.ensembles._fingerprints import (
     probe_loss,
     probe_optimizer,
 )
+from ntk_equiv.ensembles._inputs import input_specs, parameter_specs
 from ntk_equiv.ensembles._members import Task
-from ntk_equiv.ensembles._models import Params, input_specs, parameter_specs
+from ntk_equiv.ensembles._models import Params
+from ntk_equiv.ensembles._sources import shapes_of
 
 Record = Mapping[str, tuple[Inputs, Callable | None]]
 """What to record: for each name inputs, and a function of their predictions; None for the predictions themselves."""
@@ -61,6 +67,7 @@ class Settings(Mapping[str, Any]):
         key: the name of the random generator, and the numbers of the key.
         parameters: dtype and shape of every parameter, by its name.
         inputs: dtypes and shapes of one sample.
+        state: dtype and shape of every array of the state, by its name.
     """
 
     members: int
@@ -68,11 +75,13 @@ class Settings(Mapping[str, Any]):
     key: list[str | int]
     parameters: dict[str, str]
     inputs: list[str]
+    state: dict[str, str]
 
     @property
     def entries(self) -> tuple[str, ...]:
         """The names of the entries; an entry "rate and momentum" is the attribute `rate_and_momentum`."""
-        return "members", "steps", "key", "parameters", "inputs"
+        state = ("state",) if self.state else ()
+        return "members", "steps", "key", "parameters", "inputs", *state
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.entries:
@@ -138,8 +147,12 @@ class TrainingSettings(Settings):
         augmentation: "full" or "random".
         data: a hash of the training data.
         functions: the functions of the run, for their fingerprints.
+        validation: a hash of the validation set, after how many steps it is used, and the names of metrics; None if
+            there is none.
+        early_stopping: when members are stopped; None if they are not.
         first_outputs: outputs of the network for a fixed key; None unless the run writes checkpoints.
         first_gradients: lengths of its gradients, as logarithms; likewise.
+        first_state: those of its state after a step; likewise.
     """
 
     record: list[Any]
@@ -148,8 +161,11 @@ class TrainingSettings(Settings):
     augmentation: str
     data: str
     functions: Functions
+    validation: list[Any] | None = None
+    early_stopping: dict[str, Any] | None = None
     first_outputs: list[float] | None = None
     first_gradients: list[float] | None = None
+    first_state: list[float] | None = None
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -157,7 +173,10 @@ class TrainingSettings(Settings):
         own = "record", "reduction", "batch_size", "augmentation", "data"
         functions = "loss", "optimizer", "rate and momentum", "actions"
         first = () if self.first_outputs is None else ("first outputs", "first gradients")
-        return *super().entries, *own, *functions, *first
+        state = ("first state",) if self.state and first else ()
+        if_used = {"validation": self.validation, "early stopping": self.early_stopping}
+        used = tuple(name for name, value in if_used.items() if value is not None)
+        return *super().entries, *own, *functions, *first, *state, *used
 
     @property
     def loss(self) -> str | dict[str, Any]:
@@ -181,8 +200,20 @@ class TrainingSettings(Settings):
 
     def with_first_step(self, task: Task, data: Data) -> "TrainingSettings":
         """Return the settings with fingerprints of the network, which take a gradient to compute."""
-        outputs, gradients = probe_first_step(task, data)
-        return dataclasses.replace(self, first_outputs=outputs, first_gradients=gradients)
+        outputs, gradients, state = probe_first_step(task, data)
+        return dataclasses.replace(self, first_outputs=outputs, first_gradients=gradients, first_state=state)
+
+    def as_far_as(self, there: Mapping[str, Any]) -> "TrainingSettings":
+        """Return the settings of these steps as far as those of a shorter run go, to compare them with its settings."""
+        steps = there.get("steps", self.steps)
+        if steps >= self.steps:
+            return self
+        # What is recorded later is no difference, nor is the record that a run makes at its end.
+        (hashes, at), stored = self.record, there.get("record", [{}, []])[1]
+        past = [step for step in at if step <= steps]
+        record = [hashes, stored if set(past) <= set(stored) else past]
+        functions = dataclasses.replace(self.functions, steps=steps)
+        return dataclasses.replace(self, steps=steps, record=record, functions=functions)
 
 
 def settings_of_training(
@@ -194,6 +225,8 @@ def settings_of_training(
     key: np.ndarray,
     record: Record,
     record_steps: list[int],
+    validation: list[Any] | None = None,
+    early_stopping: dict[str, Any] | None = None,
 ) -> TrainingSettings:
     """Return the settings of a run.
 
@@ -205,23 +238,29 @@ def settings_of_training(
         key: the numbers of the random key.
         record: what to record.
         record_steps: the steps at which they are recorded.
+        validation: how the run is validated, as it is stored.
+        early_stopping: when members are stopped, as it is stored.
     """
     x, y, _ = data
     # Only shapes are kept: a slice of an array would keep all of it in memory as long as the run.
     sample = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), x)
-    params = task.model.shapes_of_parameters(sample)
+    params, state = task.model.shapes_of_variables(sample)
+    outputs = jax.eval_shape(task.model.apply, params, shapes_of(x), state)
     return TrainingSettings(
         members=members,
         steps=steps,
         key=key_entry(key, task.key_impl),
         parameters=parameter_specs(params),
         inputs=input_specs(x),
+        state=parameter_specs(state),
         record=[{name: hash_data(inputs) for name, (inputs, _) in record.items()}, record_steps],
         reduction=task.reduction,
         batch_size=task.batches.batch_size,
         augmentation="random" if task.batches.random else "full",
         data=hash_data(data),
-        functions=Functions(task, steps, params, jax.eval_shape(task.model.apply, params, x), sample, y),
+        functions=Functions(task, steps, params, outputs, sample, y),
+        validation=validation,
+        early_stopping=early_stopping,
     )
 
 

@@ -1,61 +1,39 @@
-"""Training an ensemble, and the ensemble before training.
-
-A run is divided into stretches of steps. After a stretch losses are noted, predictions recorded or checkpoints written.
-"""
+"""Training an ensemble, and the ensemble before training."""
 
 import dataclasses
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
-from tqdm.auto import tqdm
 
 from ntk_equiv._check import (
     boolean,
     file_path,
+    function,
     instance,
     positive_integer,
     random_key,
     refusal,
     samples_in,
 )
+from ntk_equiv._losses import ClassWeights, LossFn
 from ntk_equiv._typing import Inputs
-from ntk_equiv.ensembles._batches import Batches, Data, TrainingSet
-from ntk_equiv.ensembles._checkpoint import (
-    Checkpoints,
-    check_same_settings,
-    leaves_by_number,
-    open_folder,
-    restore_structure,
-)
-from ntk_equiv.ensembles._layout import Layout, activation_bytes, choose_layout
-from ntk_equiv.ensembles._losses import LossFn
-from ntk_equiv.ensembles._members import (
-    NEVER,
-    Member,
-    Task,
-    advance,
-    initial_members,
-    initial_params,
-    key_numbers,
-    predict,
-    prepare_task,
-    samples_at_a_time,
-)
-from ntk_equiv.ensembles._models import Module, as_model, check_inputs, input_specs, parameter_specs
-from ntk_equiv.ensembles._run import History, Run
-from ntk_equiv.ensembles._settings import Record, Settings, TrainingSettings, key_entry, settings_of_training
+from ntk_equiv.ensembles._batches import Batches, TrainingSet
+from ntk_equiv.ensembles._checkpoint import open_folder
+from ntk_equiv.ensembles._history import History
+from ntk_equiv.ensembles._inputs import check_inputs, input_specs, parameter_specs
+from ntk_equiv.ensembles._layout import Layout, choose_layout
+from ntk_equiv.ensembles._members import initial_variables, key_numbers, prepare_batches, prepare_task
+from ntk_equiv.ensembles._models import Module, as_model
+from ntk_equiv.ensembles._run import Run
+from ntk_equiv.ensembles._settings import Settings, key_entry, settings_of_training
+from ntk_equiv.ensembles._trainer import Callback, Trainer, Watch, forward_pass
+from ntk_equiv.ensembles._validation import EarlyStopping, MetricFn, Validation, ValidationSet, check_validation
 
 CHECKPOINTS_IN_A_RUN = 10
-# A curve of losses has about 100 values, at least 10 steps apart.
-VALUES_OF_A_CURVE, STEPS_BETWEEN = 100, 10
-# The parts of the members' state that are stored; their index follows from their place.
-STORED_PARTS = ("params", "optimizer", "loss", "failed")
 
 
 def train(
@@ -70,8 +48,16 @@ def train(
     epochs: int | None = None,
     loss: str | LossFn = "mse",
     reduction: str = "mean",
+    class_weights: ClassWeights | None = None,
+    label_smoothing: float = 0.0,
     batch_size: int | None = None,
     augmentation: str = "full",
+    data_on: str = "auto",
+    validation: ValidationSet | None = None,
+    validate_every: int | None = None,
+    metrics: Mapping[str, MetricFn] | None = None,
+    early_stopping: EarlyStopping | None = None,
+    callbacks: Callback | Sequence[Callback] = (),
     record: Mapping[str, Any] | None = None,
     record_at: Iterable[int] | None = None,
     layout: str = "auto",
@@ -90,19 +76,40 @@ def train(
     Args:
         module: a Linen module, an NNX factory `rngs -> module`, a pair `(init, apply)` of `init(key, x) -> params` and
             `apply(params, x) -> outputs`, or a stax triple.
-        train: an augmented set, or a pair `(x, y)`.
+        train: an augmented set, a pair `(x, y)`, or a `BatchStream`. Samples may be in memory, in arrays that are
+            mapped to files (`np.load(file, mmap_mode="r")`), or behind any object with a length and an index. Labels
+            are read into memory.
         members: how many members to train.
         optimizer: an optimizer of optax.
         key: a JAX random key.
         steps: how many steps of the optimizer; pass either this or `epochs`.
-        epochs: how often to go through the data.
+        epochs: how often to go through the data. For a network with a state, such as running statistics, an epoch in
+            batches ends before a batch that would be incomplete.
         loss: "mse", ½ (f − y)²; "cross_entropy" for classes; or a function of (outputs, y) that returns one loss per
             sample.
         reduction: "mean", over all entries of y (of the batch), or "sum". The default of theory is "sum".
+        class_weights: for "cross_entropy": a weight for each class, 0 or more; or "balanced", n / (K n_c) for a class
+            with n_c of n samples in K classes. The mean divides by the sum of the weights of the samples.
+        label_smoothing: for "cross_entropy": the part ε in [0, 1) of each label that is spread evenly over all K
+            classes, (1 − ε) y + ε/K.
         batch_size: samples in a step; by default all of them.
         augmentation: for an augmented set: "full", every base sample under every element in every epoch; or "random",
             every base sample under one element of the whole group, which each member draws anew in each epoch. In
             batches, samples are moved when they are needed.
+        data_on: "device" puts all samples on each device; "host" leaves them where they are, and puts the batches of
+            a step on the devices; "auto" takes the host for batches of data that would take more than a quarter of the
+            memory that is free. The result is the same.
+        validation: a pair `(x, y)`, a labelled set or an augmented set, on which members and their ensemble are
+            measured before training, after each epoch (without batches: about 100 times) and at the end: their loss,
+            and the accuracy of classes or the mean square error of numbers. Results are in `run.history`. The
+            ensemble averages probabilities for "cross_entropy", and outputs for other losses.
+        validate_every: validate after so many steps, instead of each epoch.
+        metrics: more to measure on the validation set: by names functions of predictions [members, n, out] and y that
+            return one value for each member, or one for all.
+        early_stopping: when to stop members, each by its own loss on the validation set; they keep their parameters
+            while the others go on.
+        callbacks: a function, or several, of an `Event`, called after each validation, record and checkpoint. If one
+            returns True, the run ends there, and is returned as usual.
         record: for each name inputs, whose predictions [members, n, out] are recorded, or a pair of inputs and a
             function of these predictions, whose result is recorded.
         record_at: after how many steps to record; by default at the end. See `log_steps`.
@@ -111,12 +118,14 @@ def train(
         chunk: members in a chunk.
         devices: the devices to use; by default all of them, of all processes.
         progress: whether to show a bar with the time left and the loss.
-        checkpoint: a folder to which the state of the run is written; it must be new or empty, unless `resume` is set.
+        checkpoint: a folder to which the state of the run is written, while training goes on; it must be new or empty,
+            unless `resume` is set.
         checkpoint_every: after how many steps to write; by default ten times in a run.
-        resume: continue the run in the folder, if there is one. The result is the same to the last bit.
+        resume: continue the run in the folder, if there is one. The result is the same to the last bit. If `steps` or
+            `epochs` are more than those of the run, they extend it.
 
     Returns:
-        The run, with `predict`, `mean`, `subset`, `bootstrap`, `save` and everything that was recorded.
+        The run, with `predict`, `mean`, `subset`, `bootstrap`, `save` and all that was measured and recorded.
 
     Raises:
         ValueError: settings do not fit together, or the checkpoint belongs to a run with other settings.
@@ -144,35 +153,90 @@ def train(
         optimizer=optimizer,
         loss=loss,
         reduction=reduction,
+        class_weights=class_weights,
+        label_smoothing=label_smoothing,
         batch_size=batch_size,
         augmentation=augmentation,
+        data_on=data_on,
         key_impl=generator,
     )
     total = _number_of_steps(steps, epochs, task.batches)
     recorded, record_steps = _check_record(record, record_at, total)
-    forward = _forward_pass(task, data)
-    for x, _ in recorded.values():  # inputs that do not fit are found now, and not after hours of training
-        check_inputs(x, "record", input_specs(data[0]), task.model, forward[1])
+    forward = forward_pass(task, data)
+    for name, (x, of_predictions) in recorded.items():
+        # Inputs that do not fit are found now, and not after hours of training.
+        x = check_inputs(x, "record", input_specs(data[0]), task.model, forward[1], forward[3])
+        recorded[name] = x, of_predictions
+    held_back = None
+    if validation is not None:
+        held_back = check_validation(validation, metrics, task, data, forward[1], forward[3])
+    _check_validation_settings(held_back, validate_every, metrics, early_stopping)
+    watch = Watch(recorded, held_back, validate_every, early_stopping, _check_callbacks(callbacks))
+    task = dataclasses.replace(task, stops_early=early_stopping is not None)
     if checkpoint is not None:
         file_path(checkpoint, "checkpoint")
     if boolean(resume, "resume") and checkpoint is None:
         raise refusal("checkpoint", expected="a folder, to resume", got=None, fix="Name the folder of the run.")
     where = choose_layout(*forward, members=members, layout=layout, chunk=chunk, devices=devices)
     settings = settings_of_training(
-        task, data, members=members, steps=total, key=numbers, record=recorded, record_steps=record_steps
+        task,
+        data,
+        members=members,
+        steps=total,
+        key=numbers,
+        record=recorded,
+        record_steps=record_steps,
+        validation=None if held_back is None else held_back.entry(validate_every),
+        early_stopping=None if early_stopping is None else early_stopping.entry(),
     )
     if checkpoint is None:
-        return _Trainer(task, where, settings, data, numbers, recorded).run(progress=progress)
+        return Trainer(task, where, settings, data, numbers, watch).run(progress=progress)
     every = max(1, total // CHECKPOINTS_IN_A_RUN) if checkpoint_every is None else checkpoint_every
     every = positive_integer(every, "checkpoint_every")
     checkpoints = open_folder(checkpoint, resume=resume)
     try:
         settings = settings.with_first_step(task, data)
-        trainer = _Trainer(task, where, settings, data, numbers, recorded)
+        trainer = Trainer(task, where, settings, data, numbers, watch)
         trainer.write_to(checkpoints, every)
         return trainer.run(progress=progress)
     finally:
         checkpoints.close()
+
+
+def by_epoch(
+    schedule: Callable[[Any], Any],
+    module: Module,
+    train: TrainingSet,
+    /,
+    *,
+    batch_size: int | None = None,
+    augmentation: str = "full",
+) -> Callable[[Any], Any]:
+    """Return a schedule of steps, as optimizers take it, from a schedule of epochs.
+
+    The value is constant in an epoch: that of `schedule(epoch)`, where epochs are counted from 0.
+
+    Args:
+        schedule: a function of the number of an epoch, such as a schedule of optax.
+        module: as for `train`.
+        train: as for `train`.
+        batch_size: as for `train`.
+        augmentation: as for `train`.
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> from ntk_equiv import ensembles
+        >>> net, data = ensembles.mlp((8,), 1), (jnp.ones((10, 3)), jnp.ones((10, 1)))
+        >>> halved = optax.exponential_decay(1.0, transition_steps=1, decay_rate=0.5)         # in every epoch
+        >>> rate = ensembles.by_epoch(halved, net, data, batch_size=4)                        # of three steps
+        >>> [float(rate(step)) for step in range(7)]
+        [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25]
+        >>> optimizer = optax.adam(rate)
+    """
+    function(schedule, "schedule", fix="Pass a function of the number of an epoch, such as a schedule of optax.")
+    batches, *_ = prepare_batches(as_model(module), train, batch_size, augmentation)
+    steps = batches.per_epoch
+    return lambda step: schedule(step // steps)
 
 
 def expected_layout(
@@ -203,8 +267,8 @@ def expected_layout(
     """
     model, members = as_model(module), positive_integer(members, "members")
     samples_in(x, "x")
-    shapes = model.shapes_of_parameters(x)
-    return choose_layout(model.apply, shapes, x, members=members, layout=layout, chunk=chunk, devices=devices)
+    params, state = model.shapes_of_variables(x)
+    return choose_layout(model.apply, params, x, state, members=members, layout=layout, chunk=chunk, devices=devices)
 
 
 def untrained(
@@ -221,7 +285,8 @@ def untrained(
     """Return the ensemble with which `train` begins, given the same module and key: a run of 0 steps.
 
     Its parameters are `run.params`, arrays [members, ...]. One member is the function `run.model.apply(params, x)`,
-    which may be differentiated with respect to parameters and inputs.
+    which may be differentiated with respect to parameters and inputs. A network with a state, in `run.state`, takes it
+    as a third argument.
 
     Args:
         module: as for `train`.
@@ -256,137 +321,22 @@ def untrained(
     if not samples_in(x, "x"):
         raise refusal("x", expected="at least one sample", got="none", fix="Pass inputs [n, ...].")
     sample = jax.tree.map(lambda leaf: np.asarray(leaf[:1]), x)
-    shapes = model.shapes_of_parameters(sample)
-    where = choose_layout(model.apply, shapes, x, members=members, layout=layout, chunk=chunk, devices=devices)
+    params, state = model.shapes_of_variables(sample)
+    where = choose_layout(model.apply, params, x, state, members=members, layout=layout, chunk=chunk, devices=devices)
     settings = Settings(
         members=members,
         steps=0,
         key=key_entry(numbers, generator),
-        parameters=parameter_specs(shapes),
+        parameters=parameter_specs(params),
         inputs=input_specs(sample),
+        state=parameter_specs(state),
     )
     shared = where.share((numbers, sample))
-    params = initial_params(model, where, generator, where.deal(np.arange(members, dtype=np.int32)), *shared)
-    return Run(model, members, 0, settings, where, History(), {}, params)
+    variables = initial_variables(model, where, generator, where.deal(np.arange(members, dtype=np.int32)), *shared)
+    return Run(model, members, 0, settings, where, History(), {}, *variables)
 
 
-class _Trainer:
-    """A run under way: its members, how many steps they have taken, and what was recorded.
-
-    The state of members is donated to each stretch of steps, so this object changes while it trains.
-    """
-
-    def __init__(
-        self, task: Task, layout: Layout, settings: TrainingSettings, data: Data, key: np.ndarray, record: Record
-    ) -> None:
-        self.task, self.layout, self.settings, self.record = task, layout, settings, record
-        self.record_steps = set(settings.record[1])
-        self.data, self.key = layout.share(data), layout.share(key)
-        self.history, self.step = History(list(record)), 0
-        self.checkpoints: Checkpoints | None = None
-        self.every = 0
-        indices = layout.deal(np.arange(layout.members, dtype=np.int32))
-        sample = layout.share(jax.tree.map(lambda leaf: leaf[:1], data[0]))
-        params = initial_params(task.model, layout, task.key_impl, indices, self.key, sample)
-        self.members: Member = initial_members(task, layout, indices, params)
-        self.reported: set[int] = set()
-        bytes_each = activation_bytes(*_forward_pass(task, data)) // _samples_in_step(task)
-        self.samples_at_a_time = samples_at_a_time(layout.chunk, bytes_each)
-
-    def write_to(self, checkpoints: Checkpoints, every: int) -> None:
-        """Write checkpoints from now on, and begin with the last one that is there."""
-        self.checkpoints, self.every = checkpoints, every
-        if checkpoints.latest is None:
-            return
-        arrays, text = checkpoints.load()
-        check_same_settings(self.settings, text["configuration"], checkpoints.folder)
-        here = {part: getattr(self.members, part) for part in STORED_PARTS}
-        stored = self.layout.deal({part: restore_structure(here[part], arrays.get(part)) for part in STORED_PARTS})
-        self.members = dataclasses.replace(self.members, **jax.tree.map(_as_key_again, stored, here))
-        self.history.restore(arrays.get("history"))
-        self.step = checkpoints.latest
-
-    def run(self, *, progress: bool) -> Run:
-        """Train to the end."""
-        total = self.settings.steps
-        noted = _curve_steps(total)
-        saved = set() if self.checkpoints is None else {*range(self.every, total, self.every), total}
-        stops = sorted(stop for stop in noted | saved | self.record_steps if stop > self.step)
-        if self.step == 0 and 0 in self.record_steps:
-            self._record_predictions()
-        shows = progress and jax.process_index() == 0
-        with tqdm(total=total, initial=self.step, unit="step", disable=not shows) as bar:
-            for stop in stops:
-                self.members = advance(self.task, self.layout, self.members, self.key, self.data, self.step, stop)
-                bar.update(stop - self.step)
-                self.step = stop
-                if stop in noted:
-                    bar.set_postfix(loss=f"{self._note_losses():.3g}")
-                if stop in self.record_steps:
-                    self._record_predictions()
-                if stop in saved:
-                    self._save()
-        failed = self._report_failures()
-        params, count = self.members.params, self.layout.members
-        return Run(self.task.model, count, total, self.settings, self.layout, self.history, failed, params)
-
-    def _note_losses(self) -> float:
-        """Note the losses, warn of members that failed, and return the mean loss of the others."""
-        losses = self.layout.collect(self.members.loss)
-        self.history.steps.append(self.step)
-        self.history.losses.append(losses)
-        self._report_failures()
-        finite = losses[np.isfinite(losses)]
-        return float(finite.mean()) if finite.size else float("nan")
-
-    def _report_failures(self) -> dict[int, int]:
-        """Warn of members that failed since the last report; return all failed members with their steps."""
-        steps = self.layout.collect(self.members.failed)
-        failed = {member: int(step) for member, step in enumerate(steps) if step != NEVER}
-        new = sorted(failed.keys() - self.reported)
-        if new:
-            named = ", ".join(f"{member} (step {failed[member]})" for member in new[:10])
-            more = f" and {len(new) - 10} more" if len(new) > 10 else ""
-            message = f"loss or parameters are no longer finite for member {named}{more}; the others go on. "
-            fix = "A smaller learning rate may help."
-            if all(failed[member] == 0 for member in new):
-                fix = "Their very first outputs or losses are not: look at inputs, labels and initial parameters."
-            # The caller of `train` is five frames up.
-            warnings.warn(message + fix, RuntimeWarning, stacklevel=5)
-            self.reported |= failed.keys()
-        return failed
-
-    def _record_predictions(self) -> None:
-        """Record predictions, or the results of functions of them."""
-        self.history.record_steps.append(self.step)
-        for name, (x, function) in self.record.items():
-            outputs = predict(self.task.model, self.layout, self.members.params, x, self.samples_at_a_time)
-            result = outputs if function is None else function(jnp.asarray(outputs))
-            self.history.records[name].append(np.asarray(result))
-
-    def _save(self) -> None:
-        assert self.checkpoints is not None
-        state = self.layout.collect(jax.tree.map(_key_as_numbers, self.members))
-        parts = {part: leaves_by_number(getattr(state, part)) for part in STORED_PARTS}
-        arrays = {**parts, "history": self.history.stored()}
-        names = list(self.history.records)
-        text = {"configuration": dict(self.settings), "members": self.layout.members, "records": names}
-        self.checkpoints.save(self.step, {name: part for name, part in arrays.items() if part}, text)
-
-
-def _key_as_numbers(leaf: jax.Array) -> jax.Array:
-    """Return an array that can be stored: some optimizers have random keys in their state."""
-    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
-
-
-def _as_key_again(stored: jax.Array, leaf: jax.Array) -> jax.Array:
-    """Return a stored array, as a random key if `leaf` is one."""
-    if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return stored
-    return jax.random.wrap_key_data(stored, impl=jax.random.key_impl(leaf))
-
-
-def _check_record(record: Any, record_at: Any, steps: int) -> tuple[Record, list[int]]:
+def _check_record(record: Any, record_at: Any, steps: int) -> tuple[dict[str, tuple], list[int]]:
     """Return what to record and when.
 
     Args:
@@ -420,18 +370,23 @@ def _number_of_steps(steps: int | None, epochs: int | None, batches: Batches) ->
     return positive_integer(epochs, "epochs") * batches.per_epoch
 
 
-def _curve_steps(steps: int) -> set[int]:
-    """Return the steps at which losses are noted: at every percent of a run (of more than a few steps), and its end."""
-    every = max(STEPS_BETWEEN, steps // VALUES_OF_A_CURVE)
-    return {*range(every, steps + 1, every), steps}
+def _check_validation_settings(validation: Validation | None, every: Any, metrics: Any, early_stopping: Any) -> None:
+    """Refuse settings of validation that are wrong, or that are given without a validation set."""
+    given = {"validate_every": every, "metrics": metrics, "early_stopping": early_stopping}
+    for argument, value in given.items():
+        if value is not None and validation is None:
+            fix = "Pass `validation=(x, y)` with samples that are not used for training."
+            raise refusal("validation", expected=f"given with `{argument}`", got=None, fix=fix)
+    if every is not None:
+        positive_integer(every, "validate_every")
+    if early_stopping is not None:
+        fix = "Pass `ensembles.EarlyStopping(patience=5)`, say."
+        instance(early_stopping, EarlyStopping, "early_stopping", expected="an `EarlyStopping`", fix=fix)
 
 
-def _forward_pass(task: Task, data: Data) -> tuple:
-    """Return the function that one member evaluates in a step, with the shapes of its arguments."""
-    size = _samples_in_step(task)
-    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), data[0])
-    return task.model.apply, task.model.shapes_of_parameters(x), x
-
-
-def _samples_in_step(task: Task) -> int:
-    return task.batches.batch_size or task.batches.size
+def _check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
+    listed = (callbacks,) if callable(callbacks) else callbacks
+    fix = "Pass a function of an `Event`, or a list of such functions."
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
+        raise refusal("callbacks", expected="functions", got=repr(callbacks), fix=fix, kind=TypeError)
+    return tuple(function(callback, "callbacks", fix=fix) for callback in listed)

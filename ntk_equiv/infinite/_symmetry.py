@@ -5,6 +5,7 @@ Theorem "Kernel transformation" says (see `docs/paper.md`). The last is measured
 training samples to which noise is added: blank or symmetric samples would agree with any kernel.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from ntk_equiv._check import is_concrete, one_of, refusal, warn_caller
 from ntk_equiv._gram import PlainKernel, check_samples
 from ntk_equiv._typing import Inputs, SplitKernel
 from ntk_equiv.infinite._training_set import TrainingSet, plain_set, reduced_set
-from ntk_equiv.orbits import AugmentedSet, why_no_subgroup
+from ntk_equiv.orbits import AugmentedSet, loaded, why_no_subgroup
 from ntk_equiv.theorems import measure_kernel_transformation
 
 METHODS = ("auto", "dense", "reduced")
@@ -46,6 +47,7 @@ def choose_training_set(method: str, kernel: SplitKernel, train: Any) -> Trainin
     one_of(method, METHODS, "method")
     if not isinstance(train, AugmentedSet):
         return _choose_plain_set(method, kernel, train)
+    train = dataclasses.replace(train, base_x=loaded(train.base_x), base_y=loaded(train.base_y))
     check_samples(kernel, train.base_x, "x")
     if method == "dense":
         return plain_set(train)

@@ -88,7 +88,8 @@ def Dropout(rate: Scalar, mode: str = "train") -> Network:
     finite network draws a mask for each sample of the batch, so that repeated samples have different masks there.)
 
     In mode "train" `apply_fn` needs a key, `apply_fn(params, x, rng=key)`, which `serial` and `parallel` split among
-    their layers. The output is not Gaussian: the next activation has to come after the next layer with weights.
+    their layers; `apply_fn(params, x, mode="test")` leaves out the noise of all layers. The output is not Gaussian: the
+    next activation has to come after the next layer with weights.
 
     Args:
         rate: the probability with which an entry is *kept*; above 0 and at most 1.
@@ -110,16 +111,15 @@ def Dropout(rate: Scalar, mode: str = "train") -> Network:
         raise refusal("rate", expected="above 0 and at most 1", got=rate, fix=fix)
     train = one_of(mode, ("train", "test"), "mode") == "train"
 
-    def apply(params: tuple, x: Array, *, rng: Any = None, **kwargs: Any) -> Array:
-        if not train:
+    def apply(params: tuple, x: Array, *, rng: Any = None, mode: str = "train", **kwargs: Any) -> Array:
+        if not train or mode == "test":
             return x
         if rng is None:
             raise refusal(
                 "rng",
                 expected="a random key for `Dropout`",
                 got=None,
-                fix='Call `apply_fn(params, x, rng=key)`, or use `Dropout(rate, mode="test")`. Training by '
-                "`ensembles.train` does not support dropout: leave it out.",
+                fix='Call `apply_fn(params, x, rng=key)`, or without noise `apply_fn(params, x, mode="test")`.',
             )
         return jnp.where(jax.random.bernoulli(rng, rate, x.shape), x / rate, 0)
 

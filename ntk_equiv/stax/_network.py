@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ntk_equiv._check import describe, floating, random_key, refusal
+from ntk_equiv._check import describe, floating, one_of, random_key, refusal
 from ntk_equiv._typing import Array, Inputs
 from ntk_equiv.stax._composition import Serial, Unchanged
 from ntk_equiv.stax._inputs import Graph, with_own_adjacency
@@ -24,7 +24,9 @@ class InitFn(Protocol):
 class ApplyFn(Protocol):
     """Evaluates a finite network."""
 
-    def __call__(self, params: Any, x: Inputs, /, *, rng: Array | None = None, pattern: Any = None) -> Any:
+    def __call__(
+        self, params: Any, x: Inputs, /, *, rng: Array | None = None, pattern: Any = None, mode: str = "train"
+    ) -> Any:
         """Return the outputs, `[n, ..., channels]`."""
 
 
@@ -34,7 +36,8 @@ class Network(NamedTuple):
     Attributes:
         init_fn: `init_fn(key, input_shape) -> (output_shape, params)` draws the finite network; the batch axis of
             `input_shape` may be -1.
-        apply_fn: `apply_fn(params, x) -> outputs` evaluates it; dropout needs `rng=key` too.
+        apply_fn: `apply_fn(params, x) -> outputs` evaluates it; dropout needs `rng=key` too, or `mode="test"`, which
+            leaves out all noise.
         kernel_fn: `kernel_fn(x1, x2, get)` gives the kernels at infinite width.
 
     Example:
@@ -62,13 +65,16 @@ def network(init: Callable, apply: Callable, rule: Rule) -> Network:
         random_key(key)
         return init(key, input_shape if rule.takes_branches else _check_input_shape(input_shape))
 
-    def apply_fn(params: Any, x: Any, *, rng: Any = None, pattern: Any = None, **others: Any) -> Any:
+    def apply_fn(
+        params: Any, x: Any, *, rng: Any = None, pattern: Any = None, mode: str = "train", **others: Any
+    ) -> Any:
         _refuse_others(others)
+        one_of(mode, ("train", "test"), "mode")
         if isinstance(x, Graph):
             x, pattern = with_own_adjacency(x)
         elif not rule.takes_branches:
             x = floating(x, "x")
-        return apply(params, x, rng=rng, pattern=pattern)
+        return apply(params, x, rng=rng, pattern=pattern, mode=mode)
 
     return Network(init_fn, apply_fn, KernelFn(rule))
 
@@ -164,7 +170,7 @@ def _refuse_others(others: dict[str, Any]) -> None:
         if value is not None:
             raise refusal(
                 name,
-                expected="left out: `apply_fn` knows the keywords `rng` and `pattern`",
+                expected="left out: `apply_fn` knows the keywords `rng`, `pattern` and `mode`",
                 got=describe(value),
                 fix="Nothing is masked here: pass samples of equal size, or graphs whose missing nodes have no edges.",
             )

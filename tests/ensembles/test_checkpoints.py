@@ -6,6 +6,8 @@ import platform
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import jax
@@ -81,7 +83,7 @@ def test_a_run_killed_at_random_moments_is_resumed_to_the_same_bits():
     ("changes", "difference"),
     [
         ({"members": 4}, "members: 4 instead of 3"),
-        ({"steps": 30}, "steps: 30 instead of 20"),
+        ({"steps": 10, "record_at": []}, "steps: 10 instead of 20"),
         ({"key": jax.random.key(1)}, "key: "),
         ({"optimizer": optax.adam(0.2)}, "optimizer: "),
         ({"batch_size": None}, "batch_size: null instead of 4"),
@@ -94,7 +96,7 @@ def test_another_configuration_is_refused(tmp_path_factory, changes, difference)
     if not folder.exists():
         interrupted(folder, 8)
     with pytest.raises(ValueError, match=f"of this very run, got .*{difference}"):
-        trained(folder, resume=True, record={"x": X}, record_at=[8], **changes)
+        trained(folder, resume=True, **{"record": {"x": X}, "record_at": [8]} | changes)
 
 
 def test_another_network_is_refused(tmp_path):
@@ -137,6 +139,44 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, whole, monkeypatch):
     np.testing.assert_array_equal(run.params["W"], whole.params["W"])
 
 
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, whole, monkeypatch):
+    save, trained_on, waited = ocp.CheckpointManager.save, threading.Event(), []
+
+    def slow(self, step, *args, **kwargs):
+        if step == 6:
+            waited.append(trained_on.wait(timeout=60))
+        return save(self, step, *args, **kwargs)
+
+    def later(predictions):
+        trained_on.set()
+        return np.asarray(predictions)
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", slow)
+    run = trained(tmp_path, record={"x": (X, later)}, record_at=[8])
+    assert waited == [True]
+    np.testing.assert_array_equal(run.params["W"], whole.params["W"])
+    np.testing.assert_array_equal(ensembles.Run.load(tmp_path, NET).params["W"], whole.params["W"])
+
+
+def test_errors_of_the_last_checkpoint_are_raised_too(tmp_path, monkeypatch):
+    def full(self, *args, **kwargs):
+        raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", full)
+    with pytest.raises(OSError, match=r"step 20 could not be written.*No space.*There is no earlier checkpoint"):
+        trained(tmp_path, checkpoint_every=20)
+    # An error of training is not hidden by one of the writer.
+    with pytest.raises(Interruption), pytest.warns(RuntimeWarning, match="step 6 could not be written"):
+        interrupted_with_writer_error(tmp_path / "other")
+
+
+def interrupted_with_writer_error(folder):
+    def stop(predictions):
+        raise Interruption
+
+    trained(folder, record={"x": (X, stop)}, record_at=[8], checkpoint_every=6)
+
+
 def test_other_errors_are_not_blamed_on_a_full_disk(tmp_path, monkeypatch):
     def broken(self, *args, **kwargs):
         raise ValueError("NOT_FOUND: the file has gone")
@@ -151,6 +191,8 @@ def test_a_folder_that_another_run_writes_to_is_refused_and_left_alone(tmp_path,
 
     def meanwhile(predictions):
         """During a run: another one is refused, and reading what there is leaves what is being written."""
+        while not (tmp_path / "6").exists():  # a thread of its own writes it
+            time.sleep(0.01)
         unfinished = tmp_path / "9.orbax-checkpoint-tmp"
         unfinished.mkdir()
         assert ensembles.Run.load(tmp_path, NET).steps == 6

@@ -232,7 +232,8 @@ def test_predictions_do_not_depend_on_batches():
         (X.astype(np.uint8), TypeError, "float64 as in training, got uint8. .* divided by 255"),
         (X[0], ValueError, r"\[n, 2\], got an array of shape \(2,\) .* For a single sample pass `x\[None\]`"),
         (X[:, :1], ValueError, r"\[n, 2\], got an array of shape \(5, 1\) .* takes no other size"),
-        ([*X], TypeError, r"\[n, 2\], got a list of 5. .*`np.stack\(x\)`"),
+        ([*X, X[0, :1]], TypeError, r"\[n, 2\], got a list of 6 with shapes \(1,\), \(2,\). Crop, pad or scale"),
+        (X.tolist(), TypeError, r"\[n, 2\], got a list of 5. Pass one array, or a list of samples that are arrays"),
         ((X, Y), TypeError, "got a tuple of 2. .* labels are not part of it"),
     ],
 )

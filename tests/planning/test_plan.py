@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ntk_equiv import InfiniteEnsemble, augment, bounds, filters, groups, planning, reps, stax
+from ntk_equiv import InfiniteEnsemble, augment, bounds, filters, groups, metrics, planning, reps, stax
 from tests.planning.problems import IMAGES, SETTINGS, VECTORS, settings
 from tests.tolerances import REDUCTION, assert_close
 
@@ -132,6 +132,102 @@ def test_classes_are_told_with_accuracies_and_orbits(approximate):
     assert [approximate.problem["classes"][label] for label in points.label] == IMAGES[3].tolist()
 
 
+@pytest.fixture(scope="module")
+def classes():
+    """Three classes of vectors, by their length, which overlap; one of the test samples is a training sample."""
+    rng = np.random.default_rng(4)
+    labels = rng.integers(0, 3, 40)
+    x = rng.normal(size=(40, 2))
+    x *= ((1 + labels + 0.5 * rng.normal(size=40)) / np.linalg.norm(x, axis=1))[:, None]
+    test = {"x_test": np.concatenate([x[12:], x[:1]]), "y_test": np.append(labels[12:], labels[0])}
+    settings = {**SETTINGS, "times": [30.0], "at": 30.0, "likelihood_delta": 0.003}
+    return planning.plan(x[:12], labels[:12], **test, **settings), (x, labels)
+
+
+def test_probabilities_are_those_of_bounds_and_metrics(classes):
+    plan, (x, labels) = classes
+    train = augment(jnp.asarray(x[:12]), jnp.eye(3)[labels[:12]] - 1 / 3, reps.matrix(groups.SO2.finite(4)))
+    kernel_fn = planning.named_network("mlp:relu:1", (2,)).kernel_fn
+    ens = InfiniteEnsemble(kernel_fn, train, filters.gradient_flow(0.5), reduction="mean")
+    held_out, truth = jnp.asarray(x[12:]), labels[12:]
+    found, mean = plan.calibration, np.asarray(ens.mean(held_out, 30.0))[None]
+    assert found.samples == 28  # without the training sample
+    assert found.temperature == pytest.approx(metrics.fit_temperature(mean, truth, average="logits"), rel=1e-6)
+    scale = 1 / found.temperature
+    exact = metrics.negative_log_likelihood(scale * mean, truth).logits
+    assert_close(found.likelihood[2], np.array([exact.value, 0, exact.error, 0]), REDUCTION)
+    assert_close(np.array(found.noise), metrics.calibration_noise(scale * mean).logits.value, REDUCTION)
+    assert_close(
+        found.diagram_infinite, np.stack(metrics.reliability(scale * mean, truth, average="logits")), REDUCTION
+    )
+    # Other draws, of members one by one.
+    z = scale * np.asarray(ens.sample(jax.random.key(7), held_out, 30.0, 200 * 7)).reshape(200, 7, 28, 3)
+    for name, metric in (("accuracy", "accuracy"), ("likelihood", "negative_log_likelihood"), ("brier", "brier_score"),
+                         ("error", "calibration_error")):  # fmt: skip
+        drawn = [getattr(metrics, metric)(group, truth) for group in z]
+        for row, values in ((1, [each.logits.value for each in drawn]), (0, [each.members[0] for each in drawn])):
+            value, sampling, _, scatter = getattr(found, name)[row]
+            assert abs(np.mean(values) - value) < 4.5 * np.hypot(sampling, scatter / 200**0.5), (name, row)
+            assert np.std(values) == pytest.approx(scatter, rel=0.25)
+    assert_close(found.excess, found.likelihood[:2, 0] - exact.value, {"float64": 0.1})
+    needed = bounds.members_for_likelihood(
+        ens, held_out, truth, 30.0, 0.003, key=jax.random.key(5), average="logits", scale=scale
+    )
+    assert needed.lower <= found.members[2]
+    assert found.members[1] <= needed.upper
+    assert found.members[0] > 2
+
+
+def test_probabilities_are_told(classes):
+    plan, _ = classes
+    text = " ".join(plan.table().split())
+    for words in (
+        "How good are the probabilities: softmax(f̂/T)",
+        "How good the probabilities are",
+        "1 of 29 test samples",
+    ):
+        assert words in text, words
+    panel = plan.figure("reliability").axes[0]
+    curves = {line.get_label(): line.get_xydata().T for line in panel.lines}
+    np.testing.assert_array_equal(curves["infinite ensemble"], plan.calibration.diagram_infinite[:2])
+    np.testing.assert_array_equal(curves["7 members"], plan.calibration.diagram_many[:2])
+    assert len(plan.figure().axes) == 4
+
+
+def test_without_samples_that_were_held_out_nothing_is_said_about_probabilities(classes):
+    _, (x, labels) = classes
+    settings = {**SETTINGS, "times": [30.0], "at": 30.0}
+    seen = planning.plan(x[:12], labels[:12], x_test=x[:3], y_test=labels[:3], **settings)
+    assert seen.calibration is None
+    assert seen.accuracy is not None
+    assert any("all test samples are training samples too" in note for note in seen.notes)
+    assert "How good are the probabilities: unknown" in " ".join(seen.table().split())
+
+
+def test_temperatures_are_fitted_given_or_told_to_be_missing(approximate):
+    """Both images are classified rightly, or the labels are wrong on purpose."""
+    x, y, x_test, y_test = IMAGES
+    settings = {"group": "C4", "action": "rot90", "arch": "mlp:relu:1", "times": [100], "at": 100, "samples": 500}
+    right = planning.plan(x, y, x_test=x_test, y_test=y_test, **settings)
+    assert right.accuracy.infinite[0] == 1
+    assert any("counts as unknown" in note for note in right.notes)
+    assert 0 < right.calibration.temperature < 1
+    given = planning.plan(x, y, x_test=x_test, y_test=y_test, **settings, temperature=0.25)
+    assert given.calibration.temperature == 0.25
+    swapped = np.array(["light", "dark"])[(y_test == "light").astype(int)]
+    wrong = planning.plan(x, y, x_test=x_test, y_test=swapped, **settings)
+    assert wrong.calibration.temperature == 1
+    assert any(note.startswith("WARNING") and "no better than chance" in note for note in wrong.notes)
+
+
+def test_plans_of_earlier_versions_know_nothing_about_probabilities(found, tmp_path):
+    path = found.save(tmp_path / "plan.json")
+    content = json.loads(path.read_text())
+    del content["calibration"]
+    path.write_text(json.dumps(content))
+    assert planning.Plan.load(path).table() == found.table()
+
+
 def test_standard_errors_are_those_of_the_test_set(found, ensemble):
     x_test, y_test = VECTORS[2:]
     mean, variance = (np.asarray(part(jnp.asarray(x_test), found.t)) for part in (ensemble.mean, ensemble.var))
@@ -234,12 +330,13 @@ def test_the_report_is_one_page_that_loads_nothing(name, request, tmp_path):
     headings = re.findall(r"<h2>(.*?)</h2>", text)
     assert headings == [
         *(["Warnings"] if any(note.startswith("WARNING") for note in plan.notes) else []),
-        "In short", "Errors against training time", "Members needed", "How invariant", "Worst test samples",
+        "In short", "Errors against training time", "Members needed", "How invariant",
+        *(["How good the probabilities are"] if plan.calibration else []), "Worst test samples",
         "Where this holds", "Settings and conventions", "Data, date and versions",
     ]  # fmt: skip
     assert sorted(page.ids) == sorted(heading.lower().replace(" ", "-") for heading in headings)
     pictures = [target for target in page.targets if target.startswith("data:image/png;base64,")]
-    assert len(pictures) == 3 + len(plan.pictures)
+    assert len(pictures) == (3 if plan.calibration is None else 4) + len(plan.pictures)
     assert {target for target in page.targets if not target.startswith("data:image/png;base64,")} == {
         f"#{name}" for name in page.ids
     }
@@ -333,6 +430,8 @@ def test_the_figure_shows_the_numbers_of_the_plan(found):
         ({"delta": 0.0}, "`delta` must be positive"),
         ({"delta": 1e300}, "`delta` must be positive, and at most 1e\\+150, got 1e\\+300"),
         ({"epsilon": 1.0}, "`epsilon` must be between 0 and 1"),
+        ({"temperature": 0.0}, "`temperature` must be positive"),
+        ({"likelihood_delta": -1.0}, "`likelihood_delta` must be positive"),
         ({"members": 0}, "`members` must be a positive integer"),
         ({"reduction": "max"}, "`reduction` must be one of"),
         ({"learning_rate": -1.0}, "`learning_rate` must be"),

@@ -5,10 +5,9 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from ntk_equiv import ensembles, gram, interop, stax
+from ntk_equiv import gram, interop, stax
 from tests.tolerances import ROUNDING, assert_close
 
 RATE = 0.7
@@ -88,8 +87,13 @@ def test_in_test_mode_nothing_happens_and_no_key_is_wanted():
     assert np.isfinite(activation_next.kernel_fn(x, None, "ntk")).all()
 
 
-def test_the_trainer_refuses_it():
-    with pytest.raises(ValueError, match=r"`ensembles.train` does not support dropout"):
-        ensembles.train(
-            network(), (samples(4), jnp.ones(4)), members=2, steps=1, optimizer=optax.sgd(0.1), key=jax.random.key(0)
-        )
+def test_noise_is_left_out_on_demand():
+    init_fn, apply_fn, _ = network()
+    x = samples(4)
+    _, params = init_fn(jax.random.key(0), x.shape)
+    with pytest.raises(ValueError, match=r"or without noise `apply_fn\(params, x, mode=\"test\"\)`"):
+        apply_fn(params, x)
+    with pytest.raises(ValueError, match="`mode` must be one of 'train', 'test', got 'eval'"):
+        apply_fn(params, x, mode="eval")
+    _, without, _ = network(mode="test")
+    np.testing.assert_array_equal(apply_fn(params, x, mode="test"), without(params, x))
