@@ -196,7 +196,7 @@ def prepare_task(
         key_impl: the name of the generator of random keys.
     """
     model = as_model(module)
-    batches, data, (params, state) = prepare_batches(model, train, batch_size, augmentation)
+    batches, data, (params, state) = prepare_batches(model, train, batch_size, augmentation, data_on)
     one_of(reduction, ("mean", "sum"), "reduction")
     if isinstance(optimizer, optax.MultiSteps):
         optimizer = optimizer.gradient_transformation()
