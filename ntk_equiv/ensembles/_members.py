@@ -216,7 +216,7 @@ def advance(task: Task, layout: Layout, members: Member, key: jax.Array, data: D
 def _advance_in_compiled_loop(
     task: Task, layout: Layout, members: Member, key: jax.Array, data: Data, start: jax.Array, stop: jax.Array
 ) -> Member:
-    return layout.over_members(task.take_steps)(members, key, data, start, stop)
+    return layout.in_place(task.take_steps)(members, key, data, start, stop)
 
 
 @partial(jax.jit, static_argnames=("task", "layout"))
