@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax import export
 
-from ntk_equiv._convolution import _as_convolution, _as_product, convolve, max_pool
+from ntk_equiv._convolution import MANY_SAMPLES, _as_convolution, _as_product, convolve, max_pool
 from tests.tolerances import assert_close
 
 RNG = np.random.default_rng(0)
@@ -16,6 +16,7 @@ CASES = {
     "strided": ((2, 7, 6, 3), (3, 2, 3, 4), (2, 3)),
     "sequence": ((2, 9, 2), (4, 2, 3), (2,)),
     "volume": ((1, 4, 5, 3, 2), (2, 3, 1, 2, 3), (1, 2, 1)),
+    "many images": ((MANY_SAMPLES, 7, 6, 3), (3, 2, 3, 4), (2, 1)),
 }
 
 
@@ -41,6 +42,21 @@ def test_both_are_those_of_flax():
     ]
     assert_close(pooled[0][0], pooled[1][0])
     assert_close(pooled[0][1], pooled[1][1])
+
+
+@pytest.mark.parametrize(("samples", "window"), [(2, (2, 3)), (MANY_SAMPLES, (2, 3)), (2, (5, 4))])
+def test_the_largest_entries_of_a_window_share_its_derivative(samples, window):
+    x = RNG.integers(0, 3, size=(samples, 5, 8, 2)).astype(float)  # so that many entries are the largest
+    weights = RNG.normal(size=(samples, 5 // window[0], 8 // window[1], 2))
+    pool = lambda x: jnp.sum(max_pool(x, window) * weights)  # noqa: E731
+    expected = np.zeros_like(x)
+    for n, i, j, c in np.ndindex(weights.shape):
+        place = n, slice(i * window[0], (i + 1) * window[0]), slice(j * window[1], (j + 1) * window[1]), c
+        largest = x[place] == x[place].max()
+        expected[place] = weights[n, i, j, c] * largest / largest.sum()
+    assert_close(jax.jit(jax.grad(pool))(x), expected)
+    direction = RNG.normal(size=x.shape)
+    assert_close(jax.jvp(pool, (jnp.asarray(x),), (jnp.asarray(direction),))[1], np.sum(expected * direction))
 
 
 @pytest.mark.parametrize(("platform", "compiled"), [("cpu", False), ("cuda", True), ("tpu", True)])

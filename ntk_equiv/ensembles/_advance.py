@@ -179,7 +179,7 @@ def _all_stopped(stopped: np.ndarray, numbers: np.ndarray) -> bool:
 def _advance_in_compiled_loop(
     task: Task, layout: Layout, members: Member, key: jax.Array, data: Data, start: jax.Array, stop: jax.Array
 ) -> Member:
-    return layout.over_members(task.take_steps)(members, key, data, start, stop)
+    return layout.in_place(task.take_steps)(members, key, data, start, stop)
 
 
 @partial(jax.jit, static_argnames=("task", "layout"))

@@ -80,34 +80,58 @@ class Layout:
 
         return self._on_devices(local)
 
+    def in_place(self, function: Callable) -> Callable:
+        """Return what `over_members` returns, for a function that returns a member like the one that it was given.
+
+        Every chunk is replaced by its result. So the memory of the members, if it is donated, serves both.
+        """
+
+        def local(members: Any, *shared: Any) -> Any:
+            each = self._together(lambda member: function(member, *shared))
+
+            def replace(number: jax.Array, members: Any) -> Any:
+                return self._replace_chunk(members, each(self._cut_chunk(members, number)), number)
+
+            count = jax.tree.leaves(members)[0].shape[0] // self.chunk
+            return jax.lax.fori_loop(0, count, replace, members)
+
+        return self._on_devices(local)
+
     def over_chunk(self, function: Callable) -> Callable:
         """Return what `over_members` returns, but for one chunk of members on each device, and without a loop."""
 
         def local(members: Any, *shared: Any) -> Any:
-            if self.chunk == 1:
-                result = function(jax.tree.map(lambda leaf: leaf[0], members), *shared)
-                return jax.tree.map(lambda leaf: leaf[None], result)
-            return jax.vmap(lambda member: function(member, *shared))(members)
+            return self._together(lambda member: function(member, *shared))(members)
 
         return self._on_devices(local)
 
     def chunk_of(self, members: Any, number: jax.Array) -> Any:
         """Return the chunk with this number from every device."""
-
-        def local(members: Any, number: jax.Array) -> Any:
-            start = number * self.chunk
-            return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, self.chunk), members)
-
-        return self._on_devices(local)(members, number)
+        return self._on_devices(self._cut_chunk)(members, number)
 
     def with_chunk(self, members: Any, chunk: Any, number: jax.Array) -> Any:
         """Return the members with the chunk of this number replaced on every device."""
+        return self._on_devices(lambda both, number: self._replace_chunk(*both, number))((members, chunk), number)
 
-        def local(both: tuple, number: jax.Array) -> Any:
-            start = number * self.chunk
-            return jax.tree.map(lambda leaf, new: jax.lax.dynamic_update_slice_in_dim(leaf, new, start, 0), *both)
+    def _together(self, function: Callable) -> Callable:
+        """Return a function that applies `function` to the members of one chunk."""
+        if self.chunk > 1:
+            return jax.vmap(function)
 
-        return self._on_devices(local)((members, chunk), number)
+        def alone(members: Any) -> Any:
+            result = function(jax.tree.map(lambda leaf: leaf[0], members))
+            return jax.tree.map(lambda leaf: leaf[None], result)
+
+        return alone
+
+    def _cut_chunk(self, members: Any, number: jax.Array) -> Any:
+        start = number * self.chunk
+        return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, self.chunk), members)
+
+    def _replace_chunk(self, members: Any, chunk: Any, number: jax.Array) -> Any:
+        start = number * self.chunk
+        update = jax.lax.dynamic_update_slice_in_dim
+        return jax.tree.map(lambda leaf, new: update(leaf, new, start, 0), members, chunk)
 
     @property
     def chunks(self) -> int:

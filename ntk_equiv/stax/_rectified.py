@@ -116,9 +116,27 @@ def ABRelu(a: Scalar, b: Scalar, do_stabilize: bool = False) -> Network:
     boolean(do_stabilize, "do_stabilize")
 
     def apply(x: Array) -> Array:
-        return in_precision(a, x) * jnp.minimum(x, 0) + in_precision(b, x) * jnp.maximum(x, 0)
+        # Without the term that is zero: a pass less, and no 0 · ∞.
+        if type(a) in (int, float) and a == 0:
+            return in_precision(b, x) * _positive_part(x)
+        return in_precision(a, x) * -_positive_part(-x) + in_precision(b, x) * _positive_part(x)
 
     return elementwise(apply, PiecewiseLinear.of(a, b))
+
+
+@jax.custom_jvp
+def _positive_part(x: Array) -> Array:
+    """Return max(x, 0), with derivative 1/2 at zero.
+
+    That is the derivative of `jnp.maximum` too, but there XLA divides in every entry to find it.
+    """
+    return jnp.maximum(x, 0)
+
+
+@_positive_part.defjvp
+def _positive_part_jvp(primals: tuple, tangents: tuple) -> tuple:
+    (x,), (dx,) = primals, tangents
+    return _positive_part(x), jnp.where(x > 0, 1, jnp.where(x < 0, 0, 0.5)).astype(x.dtype) * dx
 
 
 def Relu(do_stabilize: bool = False) -> Network:

@@ -194,3 +194,14 @@ def test_smooth_kernels_have_their_true_gradient_at_a_sample_that_vanishes(activ
     slope = jax.jit(jax.grad(value))(0.0)
     assert abs(slope) > 0.1
     np.testing.assert_allclose(slope, (value(1e-4) - value(-1e-4)) / 2e-4, rtol=1e-6)
+
+
+def test_slopes_of_piecewise_linear_activations_meet_in_the_middle():
+    x = jnp.array([[-2.0, 0.0, 3.0]])
+    for (a, b), layer in {(0.0, 1.0): stax.Relu(), (0.5, 2.0): stax.ABRelu(0.5, 2.0), (-1.0, 1.0): stax.Abs()}.items():
+        apply = layer.apply_fn
+        assert apply((), x).tolist() == [[-2.0 * a, 0.0, 3.0 * b]]
+        assert jax.grad(lambda x, apply=apply: apply((), x).sum())(x).tolist() == [[a, (a + b) / 2, b]]
+        assert not np.isfinite(apply((), jnp.array([[jnp.nan, jnp.inf]]))).any()
+    slopes = jax.grad(lambda a: stax.ABRelu(a, 1.0).apply_fn((), x).sum())(0.5)
+    assert slopes == -2.0
