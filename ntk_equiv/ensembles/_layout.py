@@ -111,7 +111,8 @@ class Layout:
 
     def with_chunk(self, members: Any, chunk: Any, number: jax.Array) -> Any:
         """Return the members with the chunk of this number replaced on every device."""
-        return self._on_devices(lambda both, number: self._replace_chunk(*both, number))((members, chunk), number)
+        replace = self._on_devices(lambda both, number: self._replace_chunk(both[0], both[1], number))
+        return replace((members, chunk), number)
 
     def _together(self, function: Callable) -> Callable:
         """Return a function that applies `function` to the members of one chunk."""
