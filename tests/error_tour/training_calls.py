@@ -72,6 +72,7 @@ CALLS = {
     "train(validation=(X[:, :2], Y))": "validation",
     "train(validation=(X.astype(int), Y))": "validation",
     "train(validation=(X, Y[:1]))": "validation",
+    "train(validation=(X * float('nan'), Y))": "validation",
     "train(validation=(X, Y[:, None]))": "validation",
     "train(validation=(X, Y.astype(int)))": "validation",
     "train(TWO, CLASSES, loss='cross_entropy', validation=(X, jnp.array([1, 2])))": "validation",
