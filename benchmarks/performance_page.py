@@ -29,14 +29,23 @@ NAMES = {"bench_ensemble_samples": "reduced", "bench_ensemble_order": "reduced"}
 
 
 def tables(kept: dict[str, Any], folder: Path = HERE) -> str:
-    """Return the text between the marks: machine and versions, then the question and results of each script."""
-    machine = kept["machine"]
-    packages = ", ".join(f"{name} {version}" for name, version in kept["versions"].items())
-    parts = [f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB; {packages}."]
+    """Return the text between the marks: machines and versions, then the question and results of each script."""
+    setups: list[str] = []
+    parts = []
     for script, found in kept["scripts"].items():
-        parts.append(f"**{question(script, folder)}** (`{script}.py`{_disturbance(found['busy_elsewhere'])})")
+        setup = _setup(found)
+        setups += [] if setup in setups else [setup]
+        where = f"`{script}.py`, machine {setups.index(setup) + 1}{_disturbance(found['busy_elsewhere'])}"
+        parts.append(f"**{question(script, folder)}** ({where})")
         parts.append(_markdown([results.HEADINGS, *results.rows(kept, [script])]))
-    return "\n\n".join(parts)
+    numbered = [f"{number}. {setup}" for number, setup in enumerate(setups, start=1)]
+    return "\n\n".join(["Machines:", "\n".join(numbered), *parts])
+
+
+def _setup(found: dict[str, Any]) -> str:
+    """Return on what a script ran, as a sentence."""
+    machine, packages = found["machine"], ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    return f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB; {packages}."
 
 
 def question(script: str, folder: Path) -> str:

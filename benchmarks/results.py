@@ -1,9 +1,9 @@
 """The results of the benchmarks, as `results.json` stores them and as rows of one table.
 
-    {"versions": {...}, "machine": {...}, "scripts": {"bench_kernels": {"busy_elsewhere": 0.01, "results": [...]}}}
+    {"scripts": {"bench_kernels": {"machine": {...}, "versions": {...}, "busy_elsewhere": 0.01, "results": [...]}}}
 
-A script that runs again replaces its own results and keeps those of the others. Results of other versions or of another
-machine do not belong in the same table, so the file then starts again from nothing.
+A script that runs again replaces its own results and keeps those of the others. Each ratio compares two ways in one run
+of one script, so scripts may have run on different machines; each says on which.
 """
 
 import json
@@ -21,22 +21,15 @@ HEADINGS = ("question", "peer", "ratio", "target", "", "others")
 
 
 def load(path: Path = FILE) -> dict[str, Any]:
-    """Load the stored results, or `empty()` if there is no file."""
-    return json.loads(path.read_text()) if path.exists() else empty()
-
-
-def empty() -> dict[str, Any]:
-    """Return no results, with the current versions and machine."""
-    return {"versions": versions(), "machine": machine(), "scripts": {}}
+    """Load the stored results, or none if there is no file."""
+    return json.loads(path.read_text()) if path.exists() else {"scripts": {}}
 
 
 def merge(kept: dict[str, Any], script: str, results: list[dict], busy_elsewhere: float | None) -> dict[str, Any]:
     """Return the stored results with the new results of one script."""
-    now = empty()
-    same = all(kept[part] == now[part] for part in ("versions", "machine"))
-    others = kept["scripts"] if same else {}
-    found = _round_numbers({"busy_elsewhere": busy_elsewhere, "results": results})
-    return {**now, "scripts": dict(sorted({**others, script: found}.items()))}
+    where = {"machine": machine(), "versions": versions(), "busy_elsewhere": busy_elsewhere}
+    found = _round_numbers({**where, "results": results})
+    return {"scripts": dict(sorted({**kept["scripts"], script: found}.items()))}
 
 
 def save(results: dict[str, Any], path: Path = FILE) -> None:

@@ -16,7 +16,7 @@ The library follows one line of thought, and this is where its parts lie on it:
 - `bounds` tell how many members or how fine an augmentation you need, and how large an error remains;
 - `theorems` measure how well kernels, their Gram matrices and any function respect the symmetry;
 - `ensembles` trains real ensembles, with Flax, and compares them with the theory;
-- `metrics` measure how invariant their predictions are;
+- `metrics` measure how invariant their predictions are, and how good their class probabilities;
 - `datasets` are the problems and image sets of the paper, each with its symmetry;
 - `plotting` draws figures, in one style;
 - `planning` puts all this together for your own data: how many members, how long to train, how large an error, on

@@ -29,7 +29,8 @@ examples:
   ntk-equiv info --members 100 --width 512
 """
 ABOUT_PLAN = """\
-How many members, how long to train, how large is the remaining error, and on which inputs?
+How many members, how long to train, how large is the remaining error, how good are class probabilities, and on which
+inputs do members differ?
 
 The data are an npz file with the arrays
   x        training samples [n, ...]: vectors [n, d], images [n, H, W, channels] or [n, H, W]
@@ -178,6 +179,12 @@ OPTIONS: dict[str, tuple] = {
     "members": (int, 10, "size of the ensemble you have in mind"),
     "delta": (float, None, "tolerated deviation, in units of the labels (default: a tenth of their spread)"),
     "epsilon": (float, 0.05, "probability of a larger deviation"),
+    "temperature": (float, None, "T of class probabilities softmax(f/T) (default: fitted to the test samples)"),
+    "likelihood_delta": (
+        float,
+        0.01,
+        "how far the negative log-likelihood may be above that of infinitely many members, in nats",
+    ),
     "holdout": (float, 0.2, "fraction of samples held out if there are no test samples"),
     "max_points": (
         int,

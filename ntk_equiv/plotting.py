@@ -6,6 +6,7 @@
         plotting.predicted(axes[0], x, theory)              what theory predicts, on top of it
         plotting.measured(axes[1], x, values, errors)       marks with error bars
         plotting.uncertain(axes[1], t, mean, std)           a mean, and the range of two standard deviations
+        plotting.reliability(axes[1], diagram)              accuracy against confidence
     plotting.save(fig, "figure")                            as figure.pdf and figure.png
     fig = plotting.training_curves(run.history)             losses and metrics of a trained ensemble
 
@@ -28,8 +29,8 @@ from jax.typing import ArrayLike
 from matplotlib.axes import Axes as Axes
 from matplotlib.figure import Figure as Figure
 
-from ntk_equiv._check import file_path, instance, positive_integer, real_array, refusal, scalar
-from ntk_equiv.metrics import QUANTILES
+from ntk_equiv._check import boolean, file_path, instance, positive_integer, real_array, refusal, scalar
+from ntk_equiv.metrics import QUANTILES, Reliability
 
 Numbers = ArrayLike | Sequence
 Share = bool | Literal["none", "all", "row", "col"]
@@ -197,13 +198,23 @@ def measured(
     _check_panel(ax).errorbar(x, values, yerr=spread, capsize=2, label=label, **look)
 
 
-def predicted(ax: Axes, x: Numbers, values: Numbers, /, *, label: str | None = None, number: int | None = None) -> None:
+def predicted(
+    ax: Axes,
+    x: Numbers,
+    values: Numbers,
+    /,
+    *,
+    errors: Numbers | None = None,
+    label: str | None = None,
+    number: int | None = None,
+) -> None:
     """Draw what theory predicts, as a dashed dark line on top of everything else.
 
     Args:
         ax: the panel.
         x: places on the x axis, [k].
         values: what theory predicts, [k].
+        errors: standard errors, [k]; a band shows the range of two of them. NaN leaves a gap in it.
         label: the text in the legend.
         number: the curve whose colour to take instead, to tell several predictions apart.
 
@@ -217,6 +228,9 @@ def predicted(ax: Axes, x: Numbers, values: Numbers, /, *, label: str | None = N
     x = _check_curve(x, "x")
     values, colour = _check_curve(values, "values", like=x), _THEORY if number is None else _colour_and_mark(number)[0]
     _check_panel(ax).plot(x, values, "--", color=colour, linewidth=1.2, label=label, zorder=5)
+    if errors is not None:
+        spread = 2 * _check_curve(errors, "errors", like=x)
+        ax.fill_between(x, values - spread, values + spread, color=colour, alpha=0.15, linewidth=0)
 
 
 def uncertain(
@@ -308,6 +322,49 @@ def _draw_members(ax: Axes, x: np.ndarray, values: Sequence, number: int, label:
     colour = _colour_and_mark(number)[0]
     ax.fill_between(x[some], low, high, color=colour, alpha=0.2, linewidth=0)
     ax.plot(x[some], median, ":", color=colour, label=label)
+
+
+def reliability(
+    ax: Axes,
+    diagram: Reliability,
+    /,
+    *,
+    theory: bool = False,
+    label: str | None = None,
+    number: int = 0,
+) -> None:
+    """Draw a reliability diagram: accuracy against confidence, and the diagonal on which both are equal.
+
+    Measurements are marks with error bars. Predictions are a dashed line with a band of two standard errors.
+
+    Args:
+        ax: the panel; several diagrams may share it.
+        diagram: from `metrics.reliability`, or predicted, from `bounds.expected_metrics(...).reliability(...)`.
+        theory: whether it is a prediction.
+        label: the text in the legend.
+        number: the place among the diagrams of the panel, which decides colour and mark.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv import metrics, plotting
+        >>> fig, (ax,) = plotting.panels()
+        >>> sure = np.log([[[0.9, 0.1]] * 10])
+        >>> plotting.reliability(ax, metrics.reliability(sure, [0] * 8 + [1] * 2), label="measured")
+        >>> ax.get_legend_handles_labels()[1]
+        ['right on average', 'measured']
+    """
+    fix = "Make one with `metrics.reliability`."
+    instance(diagram, Reliability, "diagram", expected="a reliability diagram", fix=fix)
+    confidence = _check_curve(diagram.confidence, "diagram")
+    accuracy, errors = (_check_curve(each, "diagram", like=confidence) for each in (diagram.accuracy, diagram.error))
+    if not any(line.get_gid() == "diagonal" for line in _check_panel(ax).lines):
+        ax.plot([0, 1], [0, 1], color="#888888", linewidth=0.8, label="right on average", gid="diagonal")
+        ax.set(xlim=(0, 1.03), ylim=(0, 1.03), aspect="equal", xlabel="confidence", ylabel="accuracy")
+    if boolean(theory, "theory"):
+        predicted(ax, confidence, accuracy, errors=errors, label=label, number=number)
+        ax.plot(confidence, accuracy, ".", color=_colour_and_mark(number)[0], zorder=5)
+    else:
+        measured(ax, confidence, accuracy, errors, label=label, number=number)
 
 
 def save(fig: Figure, path: str | PathLike[str], /) -> list[Path]:

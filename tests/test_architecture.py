@@ -16,7 +16,8 @@ PACKAGE = Path(__file__).parents[1] / "ntk_equiv"
 BASE = {"_typing", "_check", "_pytrees", "_machine"}
 SYMMETRY = BASE | {"groups", "reps", "orbits"}
 THEORY = SYMMETRY | {
-    "_tile_folder", "_convolution", "_positions", "stax", "filters", "solvers", "metrics", "_gram", "theorems"
+    "_tile_folder", "_convolution", "_positions", "_losses",
+    "stax", "filters", "solvers", "metrics", "_gram", "theorems",
 }  # fmt: skip
 EVERYTHING = THEORY | {
     "empirical", "infinite", "bounds", "ensembles", "plotting", "datasets", "planning", "interop", "cli"
@@ -34,6 +35,7 @@ MAY_IMPORT = {
     "orbits": BASE | {"groups", "reps"},
     "_convolution": BASE,
     "_positions": set(),
+    "_losses": {"_check"},
     "stax": BASE | {"_convolution", "_positions", "groups"},
     "filters": BASE,
     "solvers": BASE | {"_tile_folder", "filters"},

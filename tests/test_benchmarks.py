@@ -69,7 +69,8 @@ def test_results_of_every_benchmark_are_kept():
     kept = results.load()
     assert list(kept["scripts"]) == [script.stem for script in run.scripts_in(BENCHMARKS, [])]
     assert all(found["results"] for found in kept["scripts"].values())
-    assert {"python", "jax", "jaxlib", "numpy", "scipy", "flax", "neural-tangents"} <= set(kept["versions"])
+    for found in kept["scripts"].values():
+        assert {"python", "jax", "jaxlib", "numpy", "scipy", "flax", "neural-tangents"} <= set(found["versions"])
     questions = [row[0] for row in results.rows(kept)]
     assert len(questions) == len(set(questions))
 
@@ -102,10 +103,11 @@ def test_one_script_is_run_again_and_the_others_are_kept(folder, capfd):
     assert [row[0] for row in results.rows(kept)] == ["one", "four"]
     assert "one" not in capfd.readouterr().out.split("bench_third.py")[-1].split()
     assert start(folder, "--only", "fifth")[0] == 2
-    # Results of other versions do not stand in the same table.
-    kept["versions"]["jax"] = "0.4.1"
+    # Results of other versions are kept, and say so.
+    kept["scripts"]["bench_first"]["versions"]["jax"] = "0.4.1"
     results.save(kept, folder / "kept.json")
-    assert list(start(folder, "--only", "third")[1]["scripts"]) == ["bench_third"]
+    scripts = start(folder, "--only", "third")[1]["scripts"]
+    assert [scripts[name]["versions"]["jax"] == "0.4.1" for name in ("bench_first", "bench_third")] == [True, False]
 
 
 def test_ways_are_measured_in_turn_after_their_answers_agree():

@@ -1,5 +1,7 @@
 """Class probabilities are scored as scikit-learn and naive loops score them; errors and temperatures are right."""
 
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -40,9 +42,10 @@ ORACLES = {
     "likelihood": (metrics.negative_log_likelihood, lambda p, y: sklearn.metrics.log_loss(y, p, labels=range(CLASSES))),
     "Brier": (metrics.brier_score, lambda p, y: np.mean(((p - np.eye(CLASSES)[y]) ** 2).sum(axis=1))),
     "calibration": (metrics.calibration_error, lambda p, y: naive_calibration_error(p, y, 15)),
-    "10 adaptive bins": (
-        lambda z, y: metrics.calibration_error(z, y, bins=10, adaptive=True),
-        lambda p, y: naive_adaptive_error(p, y, 10),
+    # 400 samples in 15 bins: the first ten hold one sample more, as in torch-uncertainty.
+    "adaptive bins": (
+        lambda z, y: metrics.calibration_error(z, y, adaptive=True),
+        lambda p, y: naive_adaptive_error(p, y, 15),
     ),
 }
 
@@ -71,7 +74,7 @@ def test_standard_errors_are_those_of_repeated_draws(name):
         values.append(found.logits.value)
         errors.append(found.logits.error)
     ratio = np.sqrt(np.mean(np.square(errors))) / np.std(values)
-    assert 0.8 < ratio < (1.5 if name in ("calibration", "10 adaptive bins") else 1.2)
+    assert 0.8 < ratio < (1.5 if name in ("calibration", "adaptive bins") else 1.2)
 
 
 def test_known_against_unknown():
@@ -129,6 +132,32 @@ def test_reliability_adds_up_to_the_calibration_error():
     assert found.samples.sum() == SAMPLES
 
 
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_the_noise_of_calibration_is_that_of_all_labels_that_could_be_drawn(adaptive):
+    """Six samples of two classes: right or wrong, 2⁶ cases with their probabilities."""
+    logits = RNG.normal(size=(1, 6, 2))
+    p = scipy.special.softmax(logits[0], axis=-1)
+    best = p.argmax(axis=1)
+    cases, weights = [], []
+    for wrong in itertools.product((0, 1), repeat=6):
+        labels = best ^ np.array(wrong)
+        cases.append(metrics.calibration_error(logits, labels, bins=3, adaptive=adaptive).logits.value)
+        weights.append(np.prod(p[np.arange(6), labels]))
+    mean = np.average(cases, weights=weights)
+    noise = metrics.calibration_noise(logits, bins=3, adaptive=adaptive)
+    assert noise.logits.value == pytest.approx(mean, rel=1e-12)
+    assert noise.members.tolist() == [noise.probabilities.value]
+    assert noise.logits.error == pytest.approx(np.average((np.array(cases) - mean) ** 2, weights=weights) ** 0.5)
+
+
+def test_smoothed_labels_have_a_best_temperature_when_all_are_right():
+    sure, labels = 3 * np.eye(3)[None], [0, 1, 2]
+    temperature = metrics.fit_temperature(sure, labels, smoothing=0.25)
+    target = 0.75 * np.eye(3) + 0.25 / 3
+    p = scipy.special.softmax(sure[0] / temperature, axis=-1)
+    np.testing.assert_allclose(p, target, rtol=1e-9)  # so many logits can fit the smoothed labels exactly
+
+
 def test_extreme_logits():
     sure = jnp.array([[[1e4, -1e4], [-jnp.inf, 0.0]]], "float32")
     assert metrics.accuracy(sure, [0, 1]).logits.value == 1
@@ -156,6 +185,7 @@ BAD = {
     "unknown": [lambda: metrics.confidence_auroc(LOGITS, UNKNOWN[:2])],
     "bins": [lambda: metrics.calibration_error(LOGITS, LABELS, bins=0)],
     "average": [lambda: metrics.ensemble_probabilities(LOGITS, average="votes")],
+    "smoothing": [lambda: metrics.fit_temperature(LOGITS, LABELS, smoothing=1.0)],
     "temperature": [lambda: metrics.ensemble_probabilities(LOGITS, temperature=0.0)],
 }
 

@@ -27,14 +27,25 @@ def heavy_ball(lam, t, beta=0.9):
     return now
 
 
+def heavy_ball_flow(lam, t, gamma=0.1):
+    """U'' + γu' + λu = 1 from rest, by its two exponentials."""
+    root = mpmath.sqrt(mpmath.mpf(gamma) ** 2 / 4 - lam)
+    if not root:
+        lam, root = lam + mpmath.mpf(10) ** -300, mpmath.sqrt(mpmath.mpf(10) ** -300)
+    slow, fast = mpmath.mpf(gamma) / 2 - root, mpmath.mpf(gamma) / 2 + root
+    at = lambda k: (1 - mpmath.exp(-k * t)) / k if k else mpmath.mpf(t)  # noqa: E731
+    return mpmath.re((at(slow) - at(fast)) / (2 * root))
+
+
 @pytest.mark.parametrize(
     ("filter", "reference"),
     [
         (filters.gradient_flow(1.0), flow),
         (filters.gradient_descent(1.0), descent),
         (filters.momentum(1.0, 0.9), heavy_ball),
+        (filters.momentum_flow(1.0, 0.9), heavy_ball_flow),
     ],
-    ids=["flow", "descent", "momentum"],
+    ids=["flow", "descent", "momentum", "momentum flow"],
 )
 def test_values_to_full_precision(filter, reference):
     with mpmath.workdps(700):
@@ -69,6 +80,13 @@ def test_momentum_zero_is_descent_and_small_steps_are_flow():
     np.testing.assert_allclose(
         filters.gradient_descent(1e-6)(lam, 2_000_000), filters.gradient_flow(1.0)(lam, 2.0), rtol=1e-5
     )
+
+
+def test_momentum_in_small_steps_is_its_flow():
+    lam = jnp.array([0.0, 0.01, 0.5, 2.0, 30.0])
+    for steps in (10_000, 200_000):
+        flow, heavy = filters.momentum_flow(1e-8, 0.9999), filters.momentum(1e-8, 0.9999)
+        np.testing.assert_allclose(heavy(lam, steps), flow(lam, steps), rtol=3e-4)
 
 
 def test_ridge_is_flow_with_a_shift():

@@ -4,7 +4,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from ntk_equiv import plotting
+from ntk_equiv import metrics, plotting
 
 TIMES = np.array([1.0, 10.0, 100.0])
 
@@ -157,3 +157,16 @@ def test_training_curves_show_members_and_ensembles():
     assert rate.lines[0].get_ydata().tolist() == [0.1, 0.05]
     with pytest.raises(ValueError, match=r"`history` must be .*`run.history`"):
         plotting.training_curves([1.0, 2.0])
+
+
+def test_a_reliability_diagram_shows_accuracy_against_confidence(ax):
+    diagram = metrics.Reliability(*np.array([[0.5, 0.9], [0.4, 0.8], [0.1, np.nan], [10.0, 1.0]]))
+    plotting.reliability(ax, diagram, label="measured")
+    plotting.reliability(ax, diagram, theory=True, label="predicted", number=1)
+    assert ax.get_legend_handles_labels()[1] == ["right on average", "predicted", "measured"]  # one diagonal
+    (marks,) = ax.containers
+    assert marks.lines[0].get_xydata().tolist() == [[0.5, 0.4], [0.9, 0.8]]
+    dashed = next(line for line in ax.lines if line.get_label() == "predicted")
+    assert dashed.get_xydata().tolist() == [[0.5, 0.4], [0.9, 0.8]]
+    band = ax.collections[-1].get_paths()[0].vertices
+    assert {(round(x, 9), round(y, 9)) for x, y in band.tolist()} == {(0.5, 0.2), (0.5, 0.6)}  # two standard errors

@@ -1,6 +1,6 @@
 """How exact is single precision on real images, and does the error budget say so?
 
-FashionMNIST under C4, an MLP on 1,000 and 4,000 images and a CNN on 1,000, t from 1e4 to 1e8, solvers Eigh and Lanczos:
+FashionMNIST under C4, an MLP and a CNN on 1,000 and 4,000 images, t from 1e4 to 1e8, solvers Eigh and Lanczos:
 the accuracy in single precision against double, and the error of the mean against its budget (solver + rounding + cut).
 Each precision runs in its own process, and writes its results to `.cache/precision`, where they are found again.
 """
@@ -19,7 +19,7 @@ from measuring import Found, report
 from ntk_equiv import InfiniteEnsemble, solvers
 
 TIMES, TESTED, RTOL = (1e4, 1e5, 1e6, 1e7, 1e8), 1000, 1e-4
-CASES = [("mlp", 1000), ("mlp", 4000), ("cnn", 1000)]
+CASES = [("mlp", 1000), ("mlp", 4000), ("cnn", 1000), ("cnn", 4000)]
 
 
 def compute(kind, images, bits, path):
@@ -27,7 +27,9 @@ def compute(kind, images, bits, path):
     jax.config.update("jax_enable_x64", bits == 64)
     kernel_fn, train, x, classes = fashion_problem(images, kind, TESTED, jnp.float64 if bits == 64 else jnp.float32)
     found = {"classes": classes}
-    for name, solver in (("eigh", solvers.Eigh()), ("lanczos", solvers.Lanczos(RTOL))):
+    # In double precision the decomposition is the truth that both are compared with.
+    chosen = {"eigh": solvers.Eigh()} | ({} if bits == 64 else {"lanczos": solvers.Lanczos(RTOL)})
+    for name, solver in chosen.items():
         start = time.perf_counter()
         ens = InfiniteEnsemble(kernel_fn, train, reduction="mean", solver=solver)
         times = jnp.array(TIMES, train.base_y.dtype)

@@ -9,9 +9,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from matplotlib.figure import Figure
 
-from ntk_equiv import InfiniteEnsemble, augment, filters, gram, groups, plotting, reps, stax
+from ntk_equiv import (
+    InfiniteEnsemble,
+    augment,
+    bounds,
+    ensembles,
+    filters,
+    gram,
+    groups,
+    metrics,
+    plotting,
+    reps,
+    stax,
+)
 
 FOLDER = Path(__file__).parents[1] / "figures"
 LABELLED = [[1.0, 0.25], [0.35, 0.6], [-0.2, 1.25]]
@@ -168,7 +181,41 @@ def members() -> Figure:
     return fig
 
 
-PICTURES = (action, interpolation, augmentation, training, reduction, members)
+def calibration() -> Figure:
+    """Compare likelihood and reliability of trained ensembles with what is predicted before training."""
+    rng, scale, steps, rate, count = np.random.default_rng(0), 3.0, 20, 0.5, 96
+    labels = rng.integers(0, 3, 72)
+    angles = 2 * np.pi * labels / 3
+    x = 1.5 * np.stack([np.cos(angles), np.sin(angles)], axis=1) + rng.normal(size=(72, 2))
+    net, data = stax.serial(*_HIDDEN, stax.Dense(3)), (x[:12], np.eye(3)[labels[:12]] - 1 / 3)
+    run = ensembles.train(net, data, members=count, steps=steps, optimizer=optax.sgd(rate), key=jax.random.key(1))
+    z, truth = scale * np.asarray(run.predict(x[12:]), float), labels[12:]
+    ens = InfiniteEnsemble(net, data, filters.gradient_descent(rate), reduction="mean")
+    sizes = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
+    found = bounds.expected_metrics(ens, x[12:], truth, steps, members=sizes, key=jax.random.key(0), scale=scale)
+    fig, (left, right) = plotting.panels(2, width=3.7, height=3.4)
+    for number, average in enumerate(("probabilities", "logits")):
+        expected = getattr(found.negative_log_likelihood, average)
+        name = f"average of {average}"
+        plotting.predicted(left, sizes, expected.value[:-1], errors=expected.scatter[:-1], label=name, number=number)
+        left.axhline(expected.value[-1], color=plotting.COLOURS[number], linewidth=0.6)
+        for size in (1, 2, 4, 8, 16):
+            groups = z.reshape(-1, size, *z.shape[1:])
+            values = [getattr(metrics.negative_log_likelihood(group, truth), average).value for group in groups]
+            error = np.std(values, ddof=1) / len(values) ** 0.5
+            plotting.measured(left, [size * 1.04 ** (2 * number - 1)], [np.mean(values)], [error], number=number)
+    left.set(xscale="log", xlabel="members M", ylabel="negative log-likelihood", xticks=[1, 3, 10, 30])
+    left.set_xticklabels(["1", "3", "10", "30"])
+    left.minorticks_off()
+    left.legend()
+    measured = metrics.reliability(z[:8], truth, bins=8, average="logits")
+    plotting.reliability(right, found.reliability(8, average="logits"), theory=True, label="predicted", number=1)
+    plotting.reliability(right, measured, label="eight trained networks")
+    right.legend(loc="upper left")
+    return fig
+
+
+PICTURES = (action, interpolation, augmentation, training, reduction, members, calibration)
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)

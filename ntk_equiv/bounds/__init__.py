@@ -12,6 +12,11 @@ The equivariance error of M members has a law of its own, known without training
     `orbit_deviation`, an `OrbitDeviation`      expectation, probabilities, quantiles, and the members needed
     `expected_osp`                              for how much of the orbit the predicted class stays the same
 
+Class probabilities of M members, before training any:
+
+    `expected_metrics`                          accuracy, likelihood, calibration and AUROCs, `ExpectedMetrics`
+    `members_for_likelihood`                    members whose likelihood is within δ of that of infinitely many
+
 Continuous groups, with data augmented by a finite subgroup:
 
     `discretization_error`                      how dense the subgroup is, as a representation sees it
@@ -39,6 +44,12 @@ from ntk_equiv.bounds._augmentation import (
 
 # For tests of the steps in a proof, not for users.
 from ntk_equiv.bounds._branch_and_bound import cover_group as cover_group
+from ntk_equiv.bounds._classification import Expected, ExpectedMetric, ExpectedMetrics, expected_metrics
+
+# For `planning`, which asks several questions about one law.
+from ntk_equiv.bounds._classification import GaussianMembers as GaussianMembers
+from ntk_equiv.bounds._classification import gaussian_law as gaussian_law
+from ntk_equiv.bounds._classification import metrics_of_law as metrics_of_law
 from ntk_equiv.bounds._continuous_bound import GroupBound, continuous_group_bound, continuous_group_estimate
 from ntk_equiv.bounds._continuous_deviation import (
     ContinuousDeviation,
@@ -48,6 +59,9 @@ from ntk_equiv.bounds._continuous_deviation import (
 )
 from ntk_equiv.bounds._continuous_group import frequencies as frequencies
 from ntk_equiv.bounds._discretization import DiscretizationError, discretization_error
+from ntk_equiv.bounds._likelihood import LikelihoodMembers, members_for_likelihood
+from ntk_equiv.bounds._likelihood import excess_of_law as excess_of_law
+from ntk_equiv.bounds._likelihood import members_of_law as members_of_law
 from ntk_equiv.bounds._members import (
     WidthEstimate,
     deviation_probability,
@@ -69,8 +83,12 @@ __all__ = [
     "ContinuousDeviation",
     "DiscretizationError",
     "Enclosure",
+    "Expected",
+    "ExpectedMetric",
+    "ExpectedMetrics",
     "GroupBound",
     "GroupOrders",
+    "LikelihoodMembers",
     "MeasuredDeviation",
     "OrbitDeviation",
     "RandomAugmentation",
@@ -82,9 +100,11 @@ __all__ = [
     "deviation_probability",
     "deviation_quantile",
     "discretization_error",
+    "expected_metrics",
     "expected_osp",
     "finite_width_estimate",
     "measured_continuous_deviation",
+    "members_for_likelihood",
     "min_ensemble_size",
     "min_group_order",
     "orbit_deviation",

@@ -299,7 +299,7 @@ def orbit_deviation(
     if np.abs(actions @ actions.swapaxes(1, 2) - np.eye(actions.shape[1])).max() > ORTHOGONAL:
         fix = "Deviations can only be compared along an orbit if ρ_Y keeps lengths."
         raise refusal("rep_y", expected="orthogonal", got=f"{rep_y}, which is not", fix=fix)
-    return OrbitDeviation(mean, cov, actions, readout, _rounding_of(ens, x))
+    return OrbitDeviation(mean, cov, actions, readout, covariance_rounding(ens, x))
 
 
 def expected_osp(
@@ -397,7 +397,7 @@ def _orbit_moments(
     return np.concatenate(means), np.array(covs)
 
 
-def _rounding_of(ens: InfiniteEnsemble, x: Inputs) -> float:
+def covariance_rounding(ens: InfiniteEnsemble, x: Inputs) -> float:
     """Return how much rounding may add to covariances at x: they are differences of terms as large as the prior."""
     prior = kernel_diagonal(split_kernel(ens.kernel_fn), x)
     return rounding_allowed(prior) * float(jnp.max(prior, initial=0.0))

@@ -21,10 +21,10 @@ import jax
 import numpy as np
 
 from ntk_equiv._check import refusal
+from ntk_equiv._losses import check_labels
 from ntk_equiv._typing import Inputs
 from ntk_equiv.ensembles._batches import Data
 from ntk_equiv.ensembles._layout import Layout
-from ntk_equiv.ensembles._losses import check_labels
 from ntk_equiv.ensembles._members import NEVER, Member, Task, select_members
 from ntk_equiv.ensembles._sources import StreamReader, shapes_of
 

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ntk_equiv._losses import LOSSES, CrossEntropy, LossFn
 from ntk_equiv._typing import Inputs
 from ntk_equiv.ensembles._batches import Data
-from ntk_equiv.ensembles._losses import LOSSES, CrossEntropy, LossFn, value_and_gradient
+from ntk_equiv.ensembles._gradients import value_and_gradient
 from ntk_equiv.ensembles._members import Task, update_by
 from ntk_equiv.ensembles._models import Params
 from ntk_equiv.ensembles._sources import as_stored, in_portions

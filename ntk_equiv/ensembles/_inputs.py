@@ -72,24 +72,27 @@ def check_inputs(x: Inputs, argument: str, specs: list[str], model: Model, param
     x = jax.tree.map(with_shape, x)
     if samples_in(x, argument) == 0:
         raise refusal(argument, expected="at least one sample", got="none", fix="Pass inputs [n, ...].")
+    x = jax.tree.map(as_stored, x)
     leaves = jax.tree.leaves(x)
-    if [np.ndim(leaf) for leaf in leaves] != [len(leaf.shape) for leaf in wanted]:
-        single = [np.shape(leaf) for leaf in leaves] == [leaf.shape[1:] for leaf in wanted]
+    if [leaf.ndim for leaf in leaves] != [len(leaf.shape) for leaf in wanted]:
+        single = [leaf.shape for leaf in leaves] == [leaf.shape[1:] for leaf in wanted]
         fix = "For a single sample pass `x[None]`." if single else "The first axis counts the samples."
         raise refusal(argument, expected=expected, got=" and ".join(map(describe, leaves)), fix=fix)
     for leaf, like in zip(leaves, wanted, strict=True):
         if _is_floating(leaf) != _is_floating(like):
             fix = "Prepare them as the training data were: bytes of images, for example, are divided by 255."
+            if not _is_floating(like):
+                fix = "Prepare them as the training data were: whole numbers, such as the bytes of images."
             got = f"{leaf.dtype}"
             raise refusal(argument, expected=f"{like.dtype} as in training", got=got, fix=fix, kind=TypeError)
-    if [np.shape(leaf)[1:] for leaf in leaves] != [leaf.shape[1:] for leaf in wanted]:
+    if [leaf.shape[1:] for leaf in leaves] != [leaf.shape[1:] for leaf in wanted]:
         try:  # Networks that do not flatten, and networks of graphs, take samples of any size.
-            jax.eval_shape(model.apply, params, jax.tree.map(lambda leaf: jnp.asarray(leaf[:1]), x), state)
+            jax.eval_shape(model.apply, params, jax.tree.map(lambda leaf: leaf[:1], x), state)
         except Exception:  # whatever the user's network raises at a size that it does not take
             got = " and ".join(map(describe, leaves))
             fix = "The network takes no other size: crop, pad or scale."
             raise refusal(argument, expected=expected, got=got, fix=fix) from None
-    return jax.tree.map(as_stored, x)
+    return x
 
 
 def _samples_in_list(x: list | tuple, argument: str, expected: str) -> Source:
@@ -99,7 +102,7 @@ def _samples_in_list(x: list | tuple, argument: str, expected: str) -> Source:
         return Source(x)
     got = f"a {type(x).__name__} of {len(x)}"
     fix = "Pass one array, or a list of samples that are arrays; labels are not part of it."
-    if len(shapes) > 1:
+    if isinstance(x, list) and len(shapes) > 1:
         got += f" with shapes {', '.join(map(str, sorted(shapes)))}"
         fix = "Crop, pad or scale them to one size."
     raise refusal(argument, expected=expected, got=got, fix=fix, kind=TypeError)

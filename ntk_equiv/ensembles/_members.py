@@ -17,16 +17,11 @@ import numpy as np
 import optax
 
 from ntk_equiv._check import one_of, refusal
+from ntk_equiv._losses import ClassWeights, LossFn, loss_function, loss_of_batch
 from ntk_equiv._typing import Inputs
 from ntk_equiv.ensembles._batches import Batch, Batches, Data, TrainingSet, make_batches
+from ntk_equiv.ensembles._gradients import value_and_gradient
 from ntk_equiv.ensembles._layout import Layout
-from ntk_equiv.ensembles._losses import (
-    ClassWeights,
-    LossFn,
-    loss_function,
-    loss_of_batch,
-    value_and_gradient,
-)
 from ntk_equiv.ensembles._models import Model, Module, Params, State, as_model, with_dtype
 from ntk_equiv.ensembles._sources import in_portions, shapes_of
 
@@ -201,7 +196,7 @@ def prepare_task(
         key_impl: the name of the generator of random keys.
     """
     model = as_model(module)
-    batches, data, (params, state) = prepare_batches(model, train, batch_size, augmentation)
+    batches, data, (params, state) = prepare_batches(model, train, batch_size, augmentation, data_on)
     one_of(reduction, ("mean", "sum"), "reduction")
     if isinstance(optimizer, optax.MultiSteps):
         optimizer = optimizer.gradient_transformation()

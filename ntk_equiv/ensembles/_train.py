@@ -19,13 +19,13 @@ from ntk_equiv._check import (
     refusal,
     samples_in,
 )
+from ntk_equiv._losses import ClassWeights, LossFn
 from ntk_equiv._typing import Inputs
 from ntk_equiv.ensembles._batches import Batches, TrainingSet
 from ntk_equiv.ensembles._checkpoint import open_folder
 from ntk_equiv.ensembles._history import History
 from ntk_equiv.ensembles._inputs import check_inputs, input_specs, parameter_specs
 from ntk_equiv.ensembles._layout import Layout, choose_layout
-from ntk_equiv.ensembles._losses import ClassWeights, LossFn
 from ntk_equiv.ensembles._members import initial_variables, key_numbers, prepare_batches, prepare_task
 from ntk_equiv.ensembles._models import Module, as_model
 from ntk_equiv.ensembles._run import Run

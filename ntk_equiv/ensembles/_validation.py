@@ -22,11 +22,11 @@ import numpy as np
 import scipy.special
 
 from ntk_equiv._check import boolean, describe, function, instance, positive_integer, refusal, scalar
+from ntk_equiv._losses import LossFn, check_labels, is_cross_entropy, loss_of_batch
 from ntk_equiv._typing import Inputs
 from ntk_equiv.ensembles._batches import Data
 from ntk_equiv.ensembles._fingerprints import hash_data
 from ntk_equiv.ensembles._inputs import check_inputs, input_specs
-from ntk_equiv.ensembles._losses import LossFn, check_labels, is_cross_entropy, loss_of_batch
 from ntk_equiv.ensembles._members import NEVER, Task, check_finite
 from ntk_equiv.ensembles._models import Params, State
 from ntk_equiv.ensembles._sources import as_stored, shapes_of, with_shape

@@ -9,6 +9,7 @@ and how it is trained enters through the scalar function φ_t(λ) alone. A filte
     `gradient_flow(η)`      (1 − e^(−ηλt)) / λ
     `gradient_descent(η)`   (1 − (1 − ηλ)^t) / λ,                            t whole steps, stable for ηλ ≤ 2
     `momentum(η, β)`        φ_(t+1) = η + (1+β−ηλ)φ_t − βφ_(t−1), φ_0 = φ_(−1) = 0,    ηλ ≤ 2(1+β)
+    `momentum_flow(η, β)`   the same in infinitely small steps: a damped oscillation
     `ridge(λ₀)`             1 / (λ + λ₀): ½λ₀‖w − w_0‖² added to the loss, trained to the end
     `converged()`           1 / λ, the pseudo-inverse: gradient flow trained to the end
     `custom(φ)`             any other
@@ -28,11 +29,13 @@ from ntk_equiv.filters._filter import (
     gradient_flow,
     max_learning_rate,
     momentum,
+    momentum_flow,
     ridge,
 )
 from ntk_equiv.filters._filter import GradientDescent as GradientDescent
 from ntk_equiv.filters._filter import GradientFlow as GradientFlow
 from ntk_equiv.filters._filter import Momentum as Momentum
+from ntk_equiv.filters._filter import MomentumFlow as MomentumFlow
 
 __all__ = [
     "Filter",
@@ -42,5 +45,6 @@ __all__ = [
     "gradient_flow",
     "max_learning_rate",
     "momentum",
+    "momentum_flow",
     "ridge",
 ]

@@ -226,6 +226,40 @@ def momentum(learning_rate: Scalar, beta: Scalar) -> Filter:
 
 
 @_filter
+class MomentumFlow(Filter):
+    """Heavy ball with infinitely small steps: w'' + γw' = −∇L in the time s = √η t, with γ = (1−β)/√η."""
+
+    learning_rate: Any
+    beta: Any
+
+    def __call__(self, lam: Any, t: Any, /) -> jax.Array:
+        """∫ e^(−γσ/2) sinh(δσ)/δ dσ from 0 to s, with δ² = γ²/4 − λ: a damped oscillation that is pushed."""
+        lam, t = jnp.broadcast_arrays(*_as_floats(lam, t))
+        ended = jnp.isinf(t)
+        root = jnp.sqrt(jnp.asarray(self.learning_rate, lam.dtype))
+        elapsed, half = jnp.where(ended, 0, t) * root, (1 - self.beta) / (2 * root)
+        return _inverse_where(ended, lam, _pushed_oscillation(lam, elapsed, half))
+
+
+def momentum_flow(learning_rate: Scalar, beta: Scalar) -> Filter:
+    """Train by heavy-ball descent with infinitely small steps, as `predict.gradient_descent` of neural-tangents does.
+
+    Up to the time t, the flow w'' + γw' = −∇L with γ = (1−β)/√η is followed for √η t. For small η that is what
+    `momentum` does in t steps.
+
+    Args:
+        learning_rate: η.
+        beta: β, at least 0 and below 1.
+
+    Example:
+        >>> from ntk_equiv import filters
+        >>> print(filters.momentum_flow(1e-4, 0.9)(2.0, 500).round(3), filters.momentum(1e-4, 0.9)(2.0, 500).round(3))
+        0.316 0.316
+    """
+    return MomentumFlow(_check_positive(learning_rate, "learning_rate"), _check_friction(beta))
+
+
+@_filter
 class Ridge(Filter):
     """Gradient flow of the loss with ½λ₀‖w − w_0‖² added, which pulls towards the *initial* weights."""
 
@@ -324,7 +358,9 @@ def custom(function: Callable[[Any, Any], Any]) -> Filter:
     """
     if isinstance(function, Filter):
         return function
-    uncalled = any(function is kind for kind in (gradient_flow, gradient_descent, momentum, ridge, converged))
+    uncalled = any(
+        function is kind for kind in (gradient_flow, gradient_descent, momentum, momentum_flow, ridge, converged)
+    )
     if uncalled or not callable(function):
         fix = "Pass a function φ(λ, t), or a filter: called, with its rate, as in `filters.gradient_flow(1.0)`."
         raise refusal("filter", expected="a filter or a function", got=describe(function), fix=fix, kind=TypeError)
@@ -372,6 +408,7 @@ def _check_friction(beta: Scalar) -> Scalar:
 #     −log(1 − z)/z      `_slope`           descent in small steps: (1 − z)^t = e^(−tz·slope(z))
 #     M^t by squaring    `_take_bit`        momentum, one bit of t at a time
 #     1/λ at t = ∞       `_inverse_where`   all of them
+#     a damped oscillation `_pushed_oscillation`      momentum in infinitely small steps
 #
 # Functions with a `where` evaluate both branches at harmless values, because the derivative of a branch that is not
 # taken must be finite too.
@@ -412,3 +449,34 @@ def _take_bit(_: Any, carry: tuple) -> tuple:
     u, v = jnp.where(odd, a * u + b * v + p, u), jnp.where(odd, c * u + d * v + q, v)
     twice = ((a * a + b * c, b * (a + d)), (c * (a + d), d * d + b * c))
     return twice, (a * p + b * q + p, c * p + d * q + q), (u, v), jnp.floor(steps / 2)
+
+
+# Terms of the series of `_pushed_oscillation`.
+TERMS = 9
+
+
+def _pushed_oscillation(lam: jax.Array, s: jax.Array, half: jax.Array) -> jax.Array:
+    """Return the solution at time s of u'' + 2·half·u' + λu = 1 from rest at u = 0.
+
+    With δ² = half² − λ it is [S(half − δ) − S(half + δ)]/2δ, S(k) = (1 − e^(−ks))/k. Where the difference would
+    cancel, it is the series Σ_j δ^(2j)/half^(2j+2) P(2j+2, half·s), with P the regularised incomplete gamma function.
+    """
+    square = half**2 - lam
+    size = jnp.sqrt(jnp.abs(square))
+    near = (size * s < 1) | (size < 0.1 * half)
+    terms = [
+        jnp.where(near, square, 0) ** j / half ** (2 * j + 2) * jax.scipy.special.gammainc(2.0 * j + 2, half * s)
+        for j in range(TERMS)
+    ]
+    # One formula for both signs of δ², in complex numbers; half − δ as λ/(half + δ), where it would cancel.
+    delta = jnp.where(near, 1, size) * jnp.where(square >= 0, 1, 1j)
+    fast = half + delta
+    slow = jnp.where(square >= 0, lam / fast, half - delta)
+    far = ((_complex_saturation(slow, s) - _complex_saturation(fast, s)) / (2 * delta)).real
+    return jnp.where(near, sum(terms), far)
+
+
+def _complex_saturation(k: jax.Array, s: jax.Array) -> jax.Array:
+    """Return (1 − e^(−ks))/k, with the limit s at k = 0."""
+    small = jnp.abs(k) * s < 1e-8
+    return jnp.where(small, s * (1 - k * s / 2), -jnp.expm1(-jnp.where(small, 1, k) * s) / jnp.where(small, 1, k))

@@ -2,6 +2,7 @@
 
     `InfiniteEnsemble`                  a trained ensemble: any number of times and test samples
     `ensemble_mean`, `ensemble_cov`     the same in one call
+    `SampledEnsemble`                   trained with any loss, known through members that are drawn
     `estimate_cost`                     what an ensemble will take, before any work
     `haar_limit`                        augmentation by all rotations of the plane, as a limit
     `RankWarning`, `ReductionWarning`   what it may warn of
@@ -16,6 +17,7 @@ a block, `ntk_equiv.filters` says which function training is, and everything her
     `_cost`                        what that takes, and which solver it speaks for
     `_moments`                     mean, covariance and errors, block by block
     `_ensemble`, `_functions`      what users call
+    `_loss_problem`, `_loss_training`, `_chebyshev`, `_sampled`      the same for any loss, by drawing members
     `_statistics`, `_storage`, `_warnings`
 """
 
@@ -29,6 +31,7 @@ from ntk_equiv.infinite._ensemble import InfiniteEnsemble
 from ntk_equiv.infinite._functions import HaarLimit, ensemble_cov, ensemble_mean, haar_limit
 from ntk_equiv.infinite._moments import ErrorBudget
 from ntk_equiv.infinite._moments import rounding_allowed as rounding_allowed
+from ntk_equiv.infinite._sampled import SampledEnsemble
 from ntk_equiv.infinite._statistics import Estimate, ExpectedError, Posterior
 from ntk_equiv.infinite._symmetry import ReductionWarning
 from ntk_equiv.infinite._warnings import RankWarning
@@ -43,6 +46,7 @@ __all__ = [
     "Posterior",
     "RankWarning",
     "ReductionWarning",
+    "SampledEnsemble",
     "ensemble_cov",
     "ensemble_mean",
     "estimate_cost",

@@ -12,7 +12,7 @@ and a group-circulant matrix, (Θv)(g) = Σ_h Φ(g⁻¹h) v(h), acts on the seco
 Real functions need only one irrep of a conjugate pair, and twice the real part of its contribution. In code:
 
     σ, d/|G|       `WeightedIrrep`      one irrep that is needed, with the factor in front of its contribution
-    B_σ            `GramBlock`              one block: solved for Θ, kept beside it for 𝒦, with the labels
+    B_σ            `GramBlock`          one block: solved for one kernel, beside it that of the other, and the labels
     Θ(X, X)        `GramBlocks`         all blocks that were asked for
     v̂              `coefficients`       a matrix whose rows count (b, i), i numbering what Φ acts on, and whose
                                         columns count (a, c), c numbering channels
@@ -163,12 +163,12 @@ class GramBlock:
     Attributes:
         solved: the block of Θ, through which functions of it are applied.
         labels: v̂† of the labels, [(a, c), (b, i)], with (b, i) in the working basis.
-        nngp: the block of 𝒦; None until it is needed.
+        other: the block of the other kernel, 𝒦 beside a solved Θ; None until it is needed.
     """
 
     solved: SolvedBlock
     labels: jax.Array
-    nngp: BlockOperator | None
+    other: BlockOperator | None
 
 
 @dataclass_pytree
@@ -189,9 +189,9 @@ class GramBlocks:
     noise: jax.Array
 
     @property
-    def has_nngp(self) -> bool:
-        """Whether all blocks have the NNGP kernel too."""
-        return all(block.nngp is not None for block in self.by_irrep.values())
+    def has_other(self) -> bool:
+        """Whether all blocks have the other kernel too."""
+        return all(block.other is not None for block in self.by_irrep.values())
 
     def __iter__(self) -> Iterator[tuple[WeightedIrrep, GramBlock]]:
         """Go through the blocks, each with its irrep."""
@@ -259,7 +259,7 @@ def solve_blocks(
         if block is None:
             basis = solved[number]
             block = GramBlock(basis, _labels_in_basis(basis, irreps[number], labels), None)
-        blocks[number] = dataclasses.replace(block, nngp=matrices.other(number)) if len(get) > 1 else block
+        blocks[number] = dataclasses.replace(block, other=matrices.other(number)) if len(get) > 1 else block
     found = GramBlocks(data, blocks, matrices.scale, matrices.noise)
     _check_positive(found)
     return found

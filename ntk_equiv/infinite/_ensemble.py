@@ -402,7 +402,7 @@ class InfiniteEnsemble:
     def save(self, path: Any) -> None:
         """Write the solved blocks to a file `.npz`, with what is needed to recognise the data and the kernel."""
         known = self._completed.get("blocks", self.blocks)
-        complete = known.has_nngp and len(known.by_irrep) == len(irreps_of(known.data.group))
+        complete = known.has_other and len(known.by_irrep) == len(irreps_of(known.data.group))
         blocks = self._blocks_for(None, covariance=complete)
         _storage.save(path, self.kernel_fn, blocks, self.reduction, self.solver)
 
@@ -493,9 +493,9 @@ class InfiniteEnsemble:
         # Inside a compiled function that was given this ensemble, the shift is traced, and belongs to its blocks.
         served = {None, shift} if is_concrete(known) else {None, *(b.solved.inverse_shift for _, b in known if ended)}
         usable = {number: block for number, block in known.by_irrep.items() if block.solved.inverse_shift in served}
-        if usable.keys() >= set(wanted) and (known.has_nngp or not covariance):
+        if usable.keys() >= set(wanted) and (known.has_other or not covariance):
             return dataclasses.replace(known, by_irrep={number: usable[number] for number in wanted})
-        nngp = covariance or known.has_nngp
+        nngp = covariance or known.has_other
         # Inside a function that is being traced, what is known is computed now, and only once.
         with evaluating_what_is_known():
             blocks = solve_blocks(

@@ -73,7 +73,7 @@ def mean(kernel: SplitKernel, blocks: GramBlocks, f: FilterAboveNoise, x: Inputs
             total = _add_weighted(total, part, irrep.weight)
         return total.reshape(len(times), -1, *blocks.data.y.shape[1:])
 
-    return jnp.concatenate([of_portion(portion) for portion in _portions(blocks, x)], axis=1)
+    return jnp.concatenate([of_portion(portion) for portion in portions(blocks, x)], axis=1)
 
 
 def covariance(
@@ -99,7 +99,7 @@ def variance(kernel: SplitKernel, blocks: GramBlocks, f: FilterAboveNoise, x: In
             total = _add_weighted(total, _variance_of_block(block, f, times, hats), irrep.weight)
         return _clip_negative(total, prior).reshape(len(times), -1, *blocks.data.positions)
 
-    return jnp.concatenate([of_portion(portion) for portion in _portions(blocks, x)], axis=1)
+    return jnp.concatenate([of_portion(portion) for portion in portions(blocks, x)], axis=1)
 
 
 def trajectory_covariance(
@@ -112,8 +112,8 @@ def trajectory_covariance(
         S = solved.apply(f, times, solved.to_basis(hats[0]))
         S = S.reshape(-1, *S.shape[2:])
         K = jnp.tile(solved.to_basis(hats[1]), (len(times), 1, 1))
-        assert block.nngp is not None
-        total = total + irrep.weight * _congruence(solved.matrix_in_basis(block.nngp), S, K, S, K)
+        assert block.other is not None
+        total = total + irrep.weight * _congruence(solved.matrix_in_basis(block.other), S, K, S, K)
     return (total + total.T) / 2
 
 
@@ -232,7 +232,7 @@ def is_large(blocks: GramBlocks) -> bool:
     return is_concrete(data) and data.order * data.n * max(features, data.y[0].size) > ENTRIES_AT_A_TIME
 
 
-def _portions(blocks: GramBlocks, x: Inputs) -> Iterator[Inputs]:
+def portions(blocks: GramBlocks, x: Inputs) -> Iterator[Inputs]:
     """Yield the test samples, as many at a time as their kernels with the training samples fit in memory."""
     data, count = blocks.data, jax.tree.leaves(x)[0].shape[0]
     positions = max(1, data.y[0].size // data.channels)
@@ -405,8 +405,8 @@ def _diagonal_congruence(nngp: BlockOperator, A: jax.Array, K: jax.Array) -> jax
 
 def _variance_by_sample(block: GramBlock, factors: jax.Array, hats: tuple) -> jax.Array:
     """Return the same as a *real* quadratic form in φ_t, with all times for one sample after the other."""
-    assert block.nngp is not None
-    nngp = block.solved.matrix_in_basis(block.nngp).dense()
+    assert block.other is not None
+    nngp = block.solved.matrix_in_basis(block.other).dense()
     W, K = (block.solved.to_basis(hat) for hat in hats)
     crossed = jnp.einsum("te,me->tm", factors, jnp.sum((W * K.conj()).real, axis=1))
 
@@ -423,10 +423,10 @@ def _cheaper_basis(block: GramBlock, rows: int) -> tuple[BlockOperator, Callable
     Few rows leave the working basis; for many rows the matrix enters it.
     """
     solved = block.solved
-    assert block.nngp is not None
-    if rows < 2 * block.nngp.shape[0]:
-        return block.nngp, solved.from_basis, lambda hat: hat
-    return solved.matrix_in_basis(block.nngp), lambda S: S, solved.to_basis
+    assert block.other is not None
+    if rows < 2 * block.other.shape[0]:
+        return block.other, solved.from_basis, lambda hat: hat
+    return solved.matrix_in_basis(block.other), lambda S: S, solved.to_basis
 
 
 def real_inner(left: jax.Array, right: jax.Array) -> jax.Array:

@@ -50,7 +50,7 @@ def save(path: Any, kernel: SplitKernel, blocks: GramBlocks, reduction: str, sol
     arrays |= {"probe": _probe(kernel, data), "orbit": first_orbit(data)}
     for number, block in blocks.by_irrep.items():
         kept = {**(solved[number] or {}), "labels": block.labels}
-        kept |= {} if block.nngp is None else {"nngp": block.nngp.dense()}
+        kept |= {} if block.other is None else {"nngp": block.other.dense()}
         arrays |= {f"{array}/{number}": values for array, values in kept.items()}
     unfinished = path.with_name(path.name + ".unfinished")
     with unfinished.open("wb") as file:

@@ -12,26 +12,43 @@ the one with the largest probability, the confidence,
     `negative_log_likelihood`    mean −log p(y | x), in nats
     `brier_score`                mean Σ_c (p(c | x) − 1[c = y])²
     `calibration_error`          Σ_b n_b/n |accuracy_b − confidence_b|, over bins b of confidence (ECE)
+    `calibration_noise`          its expected value if the probabilities are right: absolute values of noise
     `confidence_auroc`           P(confidence at a known sample > at an unknown one), ties counted half
     `disagreement_auroc`         the same with the mutual information H(mean_m p_m) − mean_m H(p_m), the other way round
 
 Standard errors are over samples. That of the calibration error is a jackknife with fixed bins, and up to a third too
-large; those of AUROCs are DeLong's. The calibration error of few samples is too large even if the probabilities are
-right: its terms are absolute values of noise.
+large; those of AUROCs are DeLong's. A bin of confidence includes its upper edge. Adaptive bins hold equally many
+samples, the first ones one more where the number of bins does not divide that of samples.
 """
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.optimize
 import scipy.special
-import scipy.stats
 from jaxtyping import Float
 
 from ntk_equiv._check import boolean, floating, is_number, one_of, positive_integer, refusal
 from ntk_equiv._typing import Scalar
+from ntk_equiv.metrics._scores import (
+    AVERAGES,
+    Reliability,
+    Scores,
+    average_members,
+    count_in_bins,
+    mutual_information,
+    noise_of_bins,
+    reliability_of_counts,
+    score_accuracy,
+    score_auroc,
+    score_brier,
+    score_calibration,
+    score_confidence,
+    score_likelihood,
+)
 
 Array = np.ndarray
 # Inverse temperatures between which one is looked for.
@@ -96,7 +113,7 @@ def accuracy(logits: Any, labels: Any, /) -> ClassificationMetric:
         >>> accuracy(np.eye(3)[None], [0, 1, 0]).members.round(4).tolist()
         [0.6667]
     """
-    return _mean_over_samples(lambda log_p, y: (np.argmax(log_p, axis=-1) == y).astype(float), logits, labels)
+    return _measure(score_accuracy, *_check_logits_and_labels(logits, labels))
 
 
 def negative_log_likelihood(logits: Any, labels: Any, /) -> ClassificationMetric:
@@ -112,7 +129,7 @@ def negative_log_likelihood(logits: Any, labels: Any, /) -> ClassificationMetric
         >>> round(negative_log_likelihood(np.zeros((1, 5, 4)), [0, 1, 2, 3, 0]).logits.value, 4)      # log 4
         1.3863
     """
-    return _mean_over_samples(lambda log_p, y: -np.take_along_axis(log_p, y[:, None], axis=-1)[:, 0], logits, labels)
+    return _measure(score_likelihood, *_check_logits_and_labels(logits, labels))
 
 
 def brier_score(logits: Any, labels: Any, /) -> ClassificationMetric:
@@ -128,15 +145,13 @@ def brier_score(logits: Any, labels: Any, /) -> ClassificationMetric:
         >>> round(brier_score(np.log([[[0.75, 0.25]]]), [0]).logits.value, 4)           # (1/4)² + (1/4)²
         0.125
     """
-
-    def score(log_p: Array, y: Array) -> Array:
-        return np.sum((np.exp(log_p) - np.eye(log_p.shape[-1])[y]) ** 2, axis=-1)
-
-    return _mean_over_samples(score, logits, labels)
+    return _measure(score_brier, *_check_logits_and_labels(logits, labels))
 
 
 def calibration_error(logits: Any, labels: Any, /, *, bins: int = 15, adaptive: bool = False) -> ClassificationMetric:
     """The difference between accuracy and confidence, averaged over bins of confidence (ECE).
+
+    On few samples it is too large even if the probabilities are right; `calibration_noise` says by how much.
 
     Args:
         logits: [members, n, classes].
@@ -152,35 +167,35 @@ def calibration_error(logits: Any, labels: Any, /, *, bins: int = 15, adaptive: 
         [0.0, 0.1]
     """
     bins, adaptive = positive_integer(bins, "bins"), boolean(adaptive, "adaptive")
-
-    def measure(log_p: Array, y: Array) -> Measured:
-        confidence, excess = _excess_accuracy(log_p, y)
-        numbers = _bin_numbers(confidence, bins, adaptive=adaptive)
-        return _jackknife_of_bins(np.bincount(numbers, excess, bins), numbers, excess)
-
-    return _measure_each(measure, *_check_logits_and_labels(logits, labels))
+    score = partial(score_calibration, bins=bins, adaptive=adaptive)
+    return _measure(score, *_check_logits_and_labels(logits, labels))
 
 
-class Reliability(NamedTuple):
-    """What a reliability diagram shows: a row for each bin that holds samples.
+def calibration_noise(logits: Any, /, *, bins: int = 15, adaptive: bool = False) -> ClassificationMetric:
+    """The calibration error to expect on these samples if the probabilities are right.
 
-    Attributes:
-        confidence: the mean confidence of its samples.
-        accuracy: how many of them were classified right, as a fraction.
-        error: the standard error of that.
-        samples: how many samples it holds.
+    A sample is then classified right with the probability that its confidence states, so the number of right ones in a
+    bin has a Poisson binomial law, and E|right − Σ confidence| is a finite sum. A measured calibration error says that
+    probabilities are wrong only as far as it is above this.
+
+    Args:
+        logits: [members, n, classes].
+        bins: how many.
+        adaptive: as for `calibration_error`.
+
+    Returns:
+        Expected values; their errors are the standard deviations of the calibration error about these, over labels.
 
     Example:
         >>> import numpy as np
-        >>> from ntk_equiv import metrics
-        >>> metrics.reliability(np.log([[[0.9, 0.1]]]), [0])._fields
-        ('confidence', 'accuracy', 'error', 'samples')
+        >>> from ntk_equiv.metrics import calibration_noise
+        >>> sure = np.log([[[0.9, 0.1]]])
+        >>> [round(calibration_noise(np.repeat(sure, n, axis=1)).logits.value, 4) for n in (1, 100)]
+        [0.18, 0.0237]
     """
-
-    confidence: Float[Array, "bins"]
-    accuracy: Float[Array, "bins"]
-    error: Float[Array, "bins"]
-    samples: Array
+    bins, adaptive = positive_integer(bins, "bins"), boolean(adaptive, "adaptive")
+    functions = _ensembles_and_members(_check_logits(logits, "logits"))
+    return _as_metric(*noise_of_bins(functions, bins=bins, adaptive=adaptive))
 
 
 def reliability(
@@ -204,16 +219,8 @@ def reliability(
     """
     log_p, y = _check_logits_and_labels(logits, labels)
     bins, adaptive = positive_integer(bins, "bins"), boolean(adaptive, "adaptive")
-    confidence, excess = _excess_accuracy(_average(log_p, average), y)
-    numbers = _bin_numbers(confidence, bins, adaptive=adaptive)
-    counts = np.bincount(numbers, minlength=bins)
-    filled = counts > 0
-    count = counts[filled]
-    means = np.bincount(numbers, confidence, bins)[filled] / count
-    right = np.bincount(numbers, confidence + excess, bins)[filled] / count
-    with np.errstate(invalid="ignore", divide="ignore"):
-        error = np.where(count > 1, np.sqrt(right * (1 - right) / (count - 1)), np.nan)
-    return Reliability(means, right, error, count)
+    found = reliability_of_counts(count_in_bins(_average(log_p, average)[None], y, bins=bins, adaptive=adaptive))
+    return found._replace(samples=found.samples.astype(int))
 
 
 def confidence_auroc(logits: Any, unknown: Any, /) -> ClassificationMetric:
@@ -231,7 +238,7 @@ def confidence_auroc(logits: Any, unknown: Any, /) -> ClassificationMetric:
         0.75
     """
     inside, outside = _check_two_sets(logits, unknown)
-    return _measure_each(lambda a, b: _auroc(a.max(axis=-1), b.max(axis=-1)), inside, outside, both=True)
+    return _measure(score_confidence, inside, _ensembles_and_members(outside))
 
 
 def disagreement_auroc(logits: Any, unknown: Any, /) -> Measured:
@@ -254,7 +261,8 @@ def disagreement_auroc(logits: Any, unknown: Any, /) -> Measured:
     if len(inside) < 2:
         fix = "One member alone never disagrees; use `confidence_auroc`."
         raise refusal("logits", expected="those of at least two members", got="one member", fix=fix)
-    return _auroc(-_mutual_information(inside), -_mutual_information(outside))
+    scores = score_auroc(-mutual_information(inside[None]), -mutual_information(outside[None]))
+    return Measured(float(scores.values[0]), float(scores.errors[0]))
 
 
 def ensemble_probabilities(logits: Any, /, *, average: str = "probabilities", temperature: Scalar = 1.0) -> Array:
@@ -279,17 +287,19 @@ def ensemble_probabilities(logits: Any, /, *, average: str = "probabilities", te
     return scipy.special.softmax(log_p / float(temperature), axis=-1)
 
 
-def fit_temperature(logits: Any, labels: Any, /, *, average: str = "probabilities") -> float:
+def fit_temperature(logits: Any, labels: Any, /, *, average: str = "probabilities", smoothing: Scalar = 0.0) -> float:
     """Return the temperature at which an ensemble has the largest likelihood: fitted after averaging.
 
     Args:
         logits: [members, n, classes], at samples that were not used for training.
         labels: the classes of the samples, whole numbers [n].
         average: what the ensemble averages, "probabilities" or "logits".
+        smoothing: the fraction of each label that is spread evenly over all classes. With a little of it, such as
+            1/(n + 1), there is a best temperature even if every sample is classified right.
 
     Raises:
-        ValueError: every sample is classified right, or the predictions are no better than chance: no temperature is
-            the best.
+        ValueError: no temperature is the best, because every sample is classified right, or because the predictions are
+            no better than chance.
 
     Example:
         >>> import numpy as np
@@ -300,7 +310,12 @@ def fit_temperature(logits: Any, labels: Any, /, *, average: str = "probabilitie
     """
     log_p, y = _check_logits_and_labels(logits, labels)
     z = _average(log_p, average)
-    own = np.take_along_axis(z, y[:, None], axis=-1)[:, 0]
+    if not is_number(smoothing) or not 0 <= float(smoothing) < 1:
+        fix = "It is a fraction of each label; 0 leaves labels as they are."
+        raise refusal("smoothing", expected="from 0 to below 1", got=repr(smoothing), fix=fix)
+    own = z[np.arange(len(y)), y]
+    if smoothing:
+        own = (1 - smoothing) * own + smoothing * z.mean(axis=-1)
 
     def slope(inverse: float) -> float:
         """The derivative of the negative log-likelihood by 1/T, which increases with it."""
@@ -315,80 +330,27 @@ def fit_temperature(logits: Any, labels: Any, /, *, average: str = "probabilitie
     return 1 / float(scipy.optimize.brentq(slope, HOTTEST, COLDEST, xtol=1e-14, rtol=1e-12))
 
 
-# What metrics are made of
+# Both ensembles, and each member
 
 
 def _average(log_p: Array, average: str) -> Array:
-    """Return the log-probabilities of the ensemble, [n, classes], from those of its members."""
-    one_of(average, ("probabilities", "logits"), "average")
-    if average == "probabilities":
-        return scipy.special.logsumexp(log_p, axis=0) - np.log(len(log_p))
-    return scipy.special.log_softmax(np.mean(log_p, axis=0), axis=-1)
+    return average_members(log_p, one_of(average, AVERAGES, "average"))
 
 
-def _measure_each(measure: Callable, log_p: Array, other: Array, *, both: bool = False) -> ClassificationMetric:
-    """Apply a metric of one function to both ensembles and to each member; `other` are labels, or logits if `both`."""
-
-    def of_ensemble(average: str) -> Measured:
-        return measure(_average(log_p, average), _average(other, average) if both else other)
-
-    members = [measure(one, other[number] if both else other) for number, one in enumerate(log_p)]
-    values, errors = np.array(members).T
-    return ClassificationMetric(of_ensemble("probabilities"), of_ensemble("logits"), values, errors)
+def _ensembles_and_members(log_p: Array) -> Array:
+    """Return both ensembles followed by each member, as functions [2 + members, n, classes]."""
+    return np.concatenate([np.stack([_average(log_p, average) for average in AVERAGES]), log_p])
 
 
-def _mean_over_samples(score: Callable[[Array, Array], Array], logits: Any, labels: Any) -> ClassificationMetric:
-    return _measure_each(lambda log_p, y: _mean(score(log_p, y)), *_check_logits_and_labels(logits, labels))
+def _measure(score: Callable[..., Scores], log_p: Array, other: Array) -> ClassificationMetric:
+    """Apply a metric to both ensembles and to each member; `other` are labels, or functions at unknown samples."""
+    scores = score(_ensembles_and_members(log_p), other)
+    return _as_metric(scores.values, scores.errors)
 
 
-def _mean(values: Array) -> Measured:
-    error = np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
-    return Measured(float(np.mean(values)), float(error))
-
-
-def _excess_accuracy(log_p: Array, y: Array) -> tuple[Array, Array]:
-    """Return the confidence at each sample, and 1 or 0 for right or wrong minus this confidence."""
-    confidence = np.exp(log_p.max(axis=-1))
-    return confidence, (np.argmax(log_p, axis=-1) == y) - confidence
-
-
-def _bin_numbers(confidence: Array, bins: int, *, adaptive: bool) -> Array:
-    """Return in which bin each sample is. A bin includes its upper edge; adaptive bins are filled in order."""
-    if adaptive:
-        ranks = np.empty(len(confidence), int)
-        ranks[np.argsort(confidence, kind="stable")] = np.arange(len(confidence))
-        return ranks * bins // len(confidence)
-    return np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
-
-
-def _jackknife_of_bins(sums: Array, numbers: Array, excess: Array) -> Measured:
-    """Return Σ_b |sum_b| / n, and its standard error from leaving out one sample at a time."""
-    n, total = len(excess), np.abs(sums).sum()
-    if n == 1:
-        return Measured(float(total), float("nan"))
-    own = sums[numbers]
-    without = (total - np.abs(own) + np.abs(own - excess)) / (n - 1)
-    return Measured(float(total / n), float(np.sqrt((n - 1) / n * np.sum((without - without.mean()) ** 2))))
-
-
-def _mutual_information(log_p: Array) -> Array:
-    mean = _average(log_p, "probabilities")
-    return _entropy(mean) - np.mean(_entropy(log_p), axis=0)
-
-
-def _entropy(log_p: Array) -> Array:
-    return np.sum(scipy.special.entr(np.exp(log_p)), axis=-1)
-
-
-def _auroc(high: Array, low: Array) -> Measured:
-    """Return P(high > low) + ½ P(high = low) over all pairs, with DeLong's standard error."""
-    n, m = len(high), len(low)
-    ranks = scipy.stats.rankdata(np.concatenate([high, low]))
-    # How many of the others each one beats, from its rank among all and among its own.
-    of_high = (ranks[:n] - scipy.stats.rankdata(high)) / m
-    of_low = 1 - (ranks[n:] - scipy.stats.rankdata(low)) / n
-    variance = sum(np.var(part, ddof=1) / len(part) if len(part) > 1 else np.nan for part in (of_high, of_low))
-    return Measured(float(of_high.mean()), float(np.sqrt(variance)))
+def _as_metric(values: Array, errors: Array) -> ClassificationMetric:
+    probabilities, logits = (Measured(float(values[way]), float(errors[way])) for way in range(len(AVERAGES)))
+    return ClassificationMetric(probabilities, logits, values[len(AVERAGES) :], errors[len(AVERAGES) :])
 
 
 # Checks
@@ -407,8 +369,13 @@ def _check_logits(logits: Any, argument: str) -> Array:
 
 
 def _check_logits_and_labels(logits: Any, labels: Any) -> tuple[Array, Array]:
-    log_p, y = _check_logits(logits, "logits"), np.asarray(labels)
-    n, classes = log_p.shape[1:]
+    log_p = _check_logits(logits, "logits")
+    return log_p, check_classes(labels, *log_p.shape[1:])
+
+
+def check_classes(labels: Any, n: int, classes: int) -> Array:
+    """Return the classes of n samples as whole numbers [n]."""
+    y = np.asarray(labels)
     if y.shape != (n,) or y.dtype.kind not in "iu":
         fix = "Give each sample the number of its class; `jnp.argmax(one_hot, axis=-1)` for one-hot labels."
         raise refusal("labels", expected=f"whole numbers [{n}]", got=f"{y.dtype} of shape {y.shape}", fix=fix)
@@ -416,7 +383,7 @@ def _check_logits_and_labels(logits: Any, labels: Any) -> tuple[Array, Array]:
         got = int(y.min()) if y.min() < 0 else int(y.max())
         fix = f"The logits have {classes} classes, counted from 0."
         raise refusal("labels", expected=f"classes 0 to {classes - 1}", got=got, fix=fix)
-    return log_p, y
+    return y
 
 
 def _check_two_sets(logits: Any, unknown: Any) -> tuple[Array, Array]:

@@ -31,7 +31,7 @@ from ntk_equiv.planning._names import (
     named_times,
 )
 from ntk_equiv.planning._plan import Plan
-from ntk_equiv.planning._problem import Names, Problem, Settings, plain_value, prepare_problem
+from ntk_equiv.planning._problem import Names, Notes, Problem, Settings, plain_value, prepare_problem
 from ntk_equiv.planning._report import thumbnails
 from ntk_equiv.reps import Representation
 from ntk_equiv.theorems import Violation, kernel_transformation
@@ -67,6 +67,8 @@ def plan(
     members: int = 10,
     delta: Scalar | None = None,
     epsilon: Scalar = 0.05,
+    temperature: Scalar | None = None,
+    likelihood_delta: Scalar = 0.01,
     holdout: Scalar = 0.2,
     max_points: int | None = None,
     max_test_points: int = 100,
@@ -104,6 +106,9 @@ def plan(
         members: M, the size of an ensemble you have in mind.
         delta: δ, the tolerated deviation, in the units of the labels; by default a tenth of their spread.
         epsilon: ε, the probability of a larger deviation.
+        temperature: T of class probabilities softmax(f̂/T); by default the best one for the infinite ensemble, fitted to
+            the test samples.
+        likelihood_delta: how far the negative log-likelihood may be above that of infinitely many members, in nats.
         holdout: the fraction of samples held out if no test samples are given.
         max_points: the most training samples to use; if there are more, so many are drawn at random, as the notes say.
             By default as many as the time and the memory allow.
@@ -155,6 +160,8 @@ def plan(
         members=members,
         delta=delta,
         epsilon=epsilon,
+        temperature=temperature,
+        likelihood_delta=likelihood_delta,
         holdout=holdout,
         max_points=max_points,
         max_test_points=max_test_points,
@@ -233,13 +240,13 @@ def _make_plan(task: _Task, name: str | None, say: Callable[[str], None], start:
             ens = _fit(task, problem, reduced=reduced)
             problem = budget.drop_test_samples(cost, problem, clock.pace())
             clock.expect(cost.steps(*problem.sizes))
-            answers = _answer_all(task, problem, ens, clock)
+            answers, class_notes = _answer_all(task, problem, ens, clock)
     points = answers["points"]
     return Plan(
         settings.as_dict(),
         _describe(task, problem, ens),
         versions(),
-        notes=_collect_notes(task, problem, ens, violation, float(points.bias.max()), caught, cost),
+        notes=_collect_notes(task, problem, ens, violation, float(points.bias.max()), caught, cost, class_notes),
         violation=float(violation.relative),
         origin={
             "data": name,
@@ -279,8 +286,8 @@ def _fit(task: _Task, problem: Problem, *, reduced: bool) -> InfiniteEnsemble:
     return ens.with_covariance()
 
 
-def _answer_all(task: _Task, problem: Problem, ens: InfiniteEnsemble, clock: Clock) -> dict[str, Any]:
-    """Return the parts of a plan that are computed from the ensemble."""
+def _answer_all(task: _Task, problem: Problem, ens: InfiniteEnsemble, clock: Clock) -> tuple[dict[str, Any], Notes]:
+    """Return the parts of a plan that are computed from the ensemble, and notes on class probabilities."""
     settings, y_test = task.settings, problem.y_test
     rates = _answers.mode_rates(ens, settings.learning_rate)
     times = _answers.auto_times(rates) if task.times is None else task.times
@@ -291,8 +298,10 @@ def _answer_all(task: _Task, problem: Problem, ens: InfiniteEnsemble, clock: Clo
     t = _answers.best_time(times, test, settings.members) if settings.at is None else settings.at
     place, key = int(np.flatnonzero(times == t)[0]), jax.random.key(settings.seed)
     clock.begin("orbits", f"members and orbits of {len(problem.x_test)} test samples at t = {t:.3g}")
-    variance = predictions.variance[place]
-    needed, orbit, points = _answers.answer_invariance(ens, problem, settings, variance, t, key)
+    cov = np.asarray(ens.cov(jnp.asarray(problem.x_test), t), float)
+    law = _answers.LawAtTime(t, predictions.mean[place], predictions.variance[place], cov)
+    needed, orbit, points = _answers.answer_invariance(ens, problem, settings, law, key)
+    accuracy, calibration, notes = _answers.answer_classes(ens, problem, settings, predictions, law, key)
     return {
         "times": times,
         "train": predictions.train_errors(problem.y),
@@ -303,8 +312,9 @@ def _answer_all(task: _Task, problem: Problem, ens: InfiniteEnsemble, clock: Clo
         "needed": needed,
         "orbit": orbit,
         "points": points,
-        "accuracy": _answers.answer_accuracy(problem, predictions, settings.members, place, key),
-    }
+        "accuracy": accuracy,
+        "calibration": calibration,
+    }, notes
 
 
 def _describe(task: _Task, problem: Problem, ens: InfiniteEnsemble) -> dict[str, Any]:
@@ -323,7 +333,14 @@ def _describe(task: _Task, problem: Problem, ens: InfiniteEnsemble) -> dict[str,
 
 
 def _collect_notes(
-    task: _Task, problem: Problem, ens: InfiniteEnsemble, violation: Violation, bias: float, caught: list, cost: Cost
+    task: _Task,
+    problem: Problem,
+    ens: InfiniteEnsemble,
+    violation: Violation,
+    bias: float,
+    caught: list,
+    cost: Cost,
+    class_notes: Notes,
 ) -> tuple[str, ...]:
     """Return notes on where theory holds, what was warned of, and what was done to the data; warnings first."""
     # That the symmetry could not be used is said in other words already.
@@ -334,6 +351,7 @@ def _collect_notes(
         *dict.fromkeys(f"WARNING: {message}" for message in warned),
         *problem.missing_class_notes(),
         *problem.notes,
+        *class_notes,
         *_fixed_sample_notes(ens),
         cost_note(cost, *problem.sizes),
         SCOPE,

@@ -1,11 +1,11 @@
-"""The figure of a plan: errors over training time, deviations over members, members over test samples.
+"""The figure of a plan: errors over training time, deviations over members, members over test samples, reliability.
 
 This module needs matplotlib, so it is imported only when something is drawn.
 """
 
 import numpy as np
 
-from ntk_equiv import plotting
+from ntk_equiv import metrics, plotting
 from ntk_equiv._check import one_of
 from ntk_equiv.planning._plan import Plan
 from ntk_equiv.planning._text import format_members, format_number, place_of_time
@@ -16,9 +16,11 @@ LEGEND_BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2
 
 def draw_plan(plan: Plan, panel: str | None, /) -> Figure:
     """Draw one panel, or all of them in a row."""
-    chosen = [one_of(panel, tuple(PANELS), "panel")] if panel is not None else list(PANELS)
+    known = [name for name in PANELS if name != "reliability" or plan.calibration is not None]
+    chosen = known if panel is None else [one_of(panel, tuple(known), "panel")]
+    shape = (2, 2) if len(chosen) == 4 else (len(chosen),)
     with plotting.style():
-        fig, axes = plotting.panels(len(chosen), width=4.2, height=3.9)
+        fig, axes = plotting.panels(*shape, width=4.2, height=3.9)
         for name, ax in zip(chosen, axes, strict=True):
             PANELS[name](plan, ax)
             ax.legend(**LEGEND_BELOW)
@@ -86,4 +88,12 @@ def _draw_points(plan: Plan, ax: Axes) -> None:
     ax.set_title(f"Theory: within δ with probability {1 - plan.settings['epsilon']:.4g}")
 
 
-PANELS = {"errors": _draw_errors, "orbits": _draw_orbits, "points": _draw_points}
+def _draw_reliability(plan: Plan, ax: Axes) -> None:
+    assert plan.calibration is not None, "the panel is offered with it alone"
+    found, members = plan.calibration, format_members(plan.settings["members"])
+    for number, name, diagram in ((2, members, found.diagram_many), (0, "infinite ensemble", found.diagram_infinite)):
+        plotting.reliability(ax, metrics.Reliability(*diagram), theory=True, number=number, label=name)
+    ax.set_title("Theory: accuracy against confidence")
+
+
+PANELS = {"errors": _draw_errors, "orbits": _draw_orbits, "points": _draw_points, "reliability": _draw_reliability}

@@ -211,6 +211,57 @@ class Accuracy:
         return f"<accuracy {infinite} of the infinite ensemble, {many} of the members, {one} of one network>"
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Calibration:
+    """How good class probabilities will be on held-out samples, at the time of the plan.
+
+    Probabilities are softmax(f̂/T) of the mean output f̂ of all members. Metrics are arrays of three rows, for one
+    network, M members and infinitely many. A row is [expected value, standard error of sampling, standard error of the
+    test set, standard deviation of one ensemble about the expected value].
+
+    Attributes:
+        samples: how many test samples were held out from training.
+        temperature: T.
+        accuracy: the fraction that is classified right, [3, 4].
+        likelihood: the negative log-likelihood, in nats, [3, 4].
+        excess: how much larger it is for one network and for M members than for infinitely many, [2]: known more
+            precisely than the likelihoods themselves.
+        brier: the Brier score, [3, 4].
+        error: the calibration error over bins of equal width, [3, 4].
+        noise: the calibration error of so few samples if the probabilities of the infinite ensemble were right.
+        members: how many members have a likelihood within δ of that of infinitely many, [estimate, lower, upper].
+        diagram_many: the expected reliability diagram of M members, [4, bins]: confidence, accuracy, its standard error
+            and the number of samples.
+        diagram_infinite: that of the infinite ensemble, [4, bins].
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.planning import Calibration
+        >>> rows = {name: np.ones((3, 4)) for name in ("accuracy", "likelihood", "brier", "error")}
+        >>> diagrams = {"diagram_many": np.ones((4, 1)), "diagram_infinite": np.ones((4, 1))}
+        >>> needed = {"excess": np.array([0.12, 0.01]), "members": np.array([12.0, 11.0, 13.0])}
+        >>> Calibration(samples=20, temperature=0.1, noise=0.07, **needed, **rows, **diagrams)
+        <negative log-likelihood 1 of the infinite ensemble, 1 of the members, 1 of one network, on 20 samples>
+    """
+
+    samples: int
+    temperature: float
+    accuracy: Float[np.ndarray, "3 4"]
+    likelihood: Float[np.ndarray, "3 4"]
+    excess: Float[np.ndarray, "2"]
+    brier: Float[np.ndarray, "3 4"]
+    error: Float[np.ndarray, "3 4"]
+    noise: float
+    members: Float[np.ndarray, "3"]
+    diagram_many: Float[np.ndarray, "4 bins"]
+    diagram_infinite: Float[np.ndarray, "4 other_bins"]
+
+    def __repr__(self) -> str:
+        one, many, infinite = (f"{value:.3g}" for value in self.likelihood[:, 0])
+        likelihoods = f"{infinite} of the infinite ensemble, {many} of the members, {one} of one network"
+        return f"<negative log-likelihood {likelihoods}, on {self.samples} samples>"
+
+
 def standard_error(values: np.ndarray) -> float:
     """Return the standard error of a mean over test samples; NaN for a single one."""
     return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
@@ -238,6 +289,7 @@ class Plan:
         accuracy: how many test samples are classified correctly; None for regression, or without test labels.
         origin: the name of the data, date, command line, and the seconds it took and was expected to take.
         pictures: the worst test samples, in the order of `points.worst()`, if they are images: PNG in base64.
+        calibration: how good class probabilities will be; None for regression, or without held-out test labels.
 
     Example:
         >>> import numpy as np
@@ -268,6 +320,7 @@ class Plan:
     accuracy: Accuracy | None
     origin: dict[str, Any] = dataclasses.field(default_factory=dict)
     pictures: tuple[str, ...] = ()
+    calibration: Calibration | None = None
 
     def __repr__(self) -> str:
         order, group = self.problem["order"], self.problem["group"]
@@ -282,7 +335,7 @@ class Plan:
         return _text.plan_text(self)
 
     def figure(self, panel: str | None = None, /) -> Any:
-        """Draw the figure, or one panel of it: "errors", "orbits" or "points".
+        """Draw the figure, or one panel of it: "errors", "orbits", "points", or for classes "reliability".
 
         Returns:
             A matplotlib figure, which `plotting.save` writes.
@@ -354,6 +407,7 @@ class Plan:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content.pop("format") != FORMAT:
                 raise ValueError("it is of another format, made by another version")
+            content.setdefault("calibration", None)  # earlier versions did not know it
             records = {name: _record_from_json(record, content[name]) for name, record in _RECORDS.items()}
             numbers = {name: float(content[name]) for name in ("t", "stable_rate", "violation")}
             texts = {name: tuple(content[name]) for name in ("notes", "pictures")}
@@ -371,6 +425,7 @@ _RECORDS: dict[str, Any] = {
     "orbit": OrbitCurve,
     "points": Points,
     "accuracy": Accuracy,
+    "calibration": Calibration,
 }
 
 

@@ -55,6 +55,8 @@ class Settings:
     members: int
     delta: float | None
     epsilon: float
+    temperature: float | None
+    likelihood_delta: float
     holdout: float
     max_points: int | None
     max_test_points: int
@@ -81,6 +83,8 @@ class Settings:
             "holdout": _check_fraction(given["holdout"], "holdout", "It is the part of the samples not trained on."),
             "delta": None if given["delta"] is None else _check_delta(given["delta"]),
             "epsilon": epsilon,
+            "temperature": None if given["temperature"] is None else _check_temperature(given["temperature"]),
+            "likelihood_delta": _check_delta(given["likelihood_delta"], "likelihood_delta", "in nats"),
             "members": positive_integer(given["members"], "members"),
             "samples": _check_draws(given["samples"], epsilon),
             "learning_rate": real_number(given["learning_rate"], "learning_rate"),
@@ -140,12 +144,20 @@ def _check_fraction(value: Scalar, argument: str, fix: str) -> float:
     return value
 
 
-def _check_delta(delta: Scalar) -> float:
-    delta = real_number(delta, "delta")
+def _check_delta(delta: Scalar, argument: str = "delta", unit: str = "in the units of the labels") -> float:
+    delta = real_number(delta, argument)
     if not 0 < delta <= LARGEST_DELTA:
-        fix = "It is the largest deviation that is tolerated, in the units of the labels."
-        raise refusal("delta", expected=f"positive, and at most {LARGEST_DELTA:g}", got=delta, fix=fix)
+        fix = f"It is the largest deviation that is tolerated, {unit}."
+        raise refusal(argument, expected=f"positive, and at most {LARGEST_DELTA:g}", got=delta, fix=fix)
     return delta
+
+
+def _check_temperature(temperature: Scalar) -> float:
+    temperature = real_number(temperature, "temperature")
+    if not temperature > 0:
+        fix = "Outputs are divided by it before the softmax; leave it out to have one fitted."
+        raise refusal("temperature", expected="positive", got=temperature, fix=fix)
+    return temperature
 
 
 def _check_draws(samples: int, epsilon: float) -> int:
@@ -196,6 +208,12 @@ class Problem:
     def sizes(self) -> tuple[int, int]:
         """The numbers of training and test samples."""
         return len(self.x), len(self.x_test)
+
+    @property
+    def held_out(self) -> np.ndarray:
+        """Which test samples are not training samples too, [m]."""
+        trained = {sample.tobytes() for sample in self.x}
+        return np.array([sample.tobytes() not in trained for sample in self.x_test])
 
     @property
     def channels(self) -> int:

@@ -52,6 +52,8 @@ CAPTIONS = {
     "errors": "Expected mean squared errors over training time, on logarithmic axes.",
     "orbits": "Expected standard deviation of predictions over the orbit of a test sample, over the number of members.",
     "points": "The fraction of test samples for which so many members are enough.",
+    "reliability": "Accuracy against confidence on held-out samples, with two standard errors of a test set. "
+    "On the diagonal, probabilities are right on average.",
 }
 
 

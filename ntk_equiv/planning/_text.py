@@ -9,7 +9,7 @@ import numpy as np
 
 from ntk_equiv._typing import Scalar
 from ntk_equiv.infinite import duration
-from ntk_equiv.planning._plan import Plan, standard_error
+from ntk_equiv.planning._plan import Calibration, Plan, standard_error
 
 # Lines of the table of times; the others are in the figure and in the JSON file.
 TIMES_SHOWN = 12
@@ -51,6 +51,7 @@ def plan_sections(plan: Plan, /) -> list[Section]:
         _errors_section(plan),
         _members_section(plan),
         _invariance_section(plan),
+        *([_calibration_section(plan, plan.calibration)] if plan.calibration is not None else []),
         _worst_section(plan),
         Section("Where this holds", others),
         _settings_section(plan),
@@ -148,6 +149,39 @@ def _invariance_section(plan: Plan) -> Section:
     return Section("How invariant", tuple(lines), tuple(columns), tuple(zip(*columns.values(), strict=True)), "orbits")
 
 
+def _calibration_section(plan: Plan, found: Calibration) -> Section:
+    metrics = {
+        "correct": found.accuracy,
+        "negative log-likelihood": found.likelihood,
+        "Brier score": found.brier,
+        "calibration error": found.error,
+    }
+    columns: dict[str, tuple[str, ...]] = {
+        "": ("one network", format_members(plan.settings["members"]), "infinite ensemble")
+    }
+    for name, values in metrics.items():
+        columns[name] = tuple(format_with_error(value, error) for value, _, error, _ in values)
+    columns["above infinite"] = tuple(format_number(excess) for excess in (*found.excess, 0.0))
+    columns["scatter of likelihood"] = tuple(format_number(row[3]) if row[3] else "–" for row in found.likelihood)
+    columns["error of sampling"] = tuple(format_number(row[1]) if row[1] else "–" for row in found.likelihood)
+    delta = format_number(plan.settings["likelihood_delta"])
+    needed, interval = _format_interval(found.members)
+    lines = (
+        f"Expected metrics of the class probabilities softmax(f̂/T), with the mean output f̂ of all members and T = "
+        f"{format_number(found.temperature)}, on {found.samples} held-out samples. Likelihoods are in nats. How far "
+        "they are above that of the infinite ensemble is known more precisely than they are themselves.",
+        f"Calibration error: the difference between accuracy and confidence, over 15 bins of confidence. On so "
+        f"few samples {format_number(found.noise)} is expected even if the probabilities of the infinite ensemble "
+        "are right.",
+        f"A negative log-likelihood within {delta} of that of infinitely many members takes {needed} of them (sampled, "
+        f"{interval}).",
+        f"±: the standard error of a test set of {found.samples} samples. Scatter: how far one ensemble of so many "
+        "members is from the expected likelihood. The last column is the error of sampling members.",
+    )
+    rows = tuple(zip(*columns.values(), strict=True))
+    return Section("How good the probabilities are", lines, tuple(columns), rows, "reliability")
+
+
 def _worst_section(plan: Plan) -> Section:
     points, members = plan.points, plan.settings["members"]
     classes = plan.problem["classes"]
@@ -221,6 +255,7 @@ def _short_answers(plan: Plan) -> tuple[str, ...]:
         f"How long to train: {_time_in_short(plan)}",
         f"How long with Adam: {_adam_in_short(plan)}",
         f"How large is the error: {_error_in_short(plan)}",
+        *([f"How good are the probabilities: {_calibration_in_short(plan)}"] if plan.problem["classes"] else []),
         f"On which inputs: {inputs}",
     )
 
@@ -307,6 +342,35 @@ def _error_in_short(plan: Plan) -> str:
         correct, _, error = plan.accuracy.infinite
         text += f" The infinite ensemble classifies {format_percent(correct, error)} of the test samples correctly."
     return f"{text} The number after ± is the standard error of a test set of {plan.problem['test_points']} samples."
+
+
+def _calibration_in_short(plan: Plan) -> str:
+    found = plan.calibration
+    if found is None:
+        return "unknown, because no test sample with a label was held out from training."
+    infinite, error = (format_with_error(row[0], row[2]) for row in (found.likelihood[2], found.error[1]))
+    one, many = (format_number(excess) for excess in found.excess)
+    enough, _, at_most = (format_whole(number) for number in found.members)
+    members, delta = format_members(plan.settings["members"]), format_number(plan.settings["likelihood_delta"])
+    return (
+        f"softmax(f̂/T) with T = {format_number(found.temperature)} has a negative log-likelihood of {infinite} nats "
+        f"for the infinite ensemble, expected {many} more of {members} and {one} more of one network. For less than "
+        f"{delta} more it takes {enough} (with the error of sampling, at most {at_most}). The calibration error of "
+        f"{members} is {error}; {format_number(found.noise)} is to be expected of so few samples even if the "
+        f"probabilities are right. {_confidence_in_words(found)}"
+    )
+
+
+def _confidence_in_words(found: Calibration) -> str:
+    """Return whether the infinite ensemble is too sure or not sure enough, if that is more than noise."""
+    confidence, accuracy, _, samples = found.diagram_infinite
+    total = samples.sum()
+    sure, right = (float(np.sum(samples * each) / total) for each in (confidence, accuracy))
+    error = found.accuracy[2, 2]
+    kind = "about as sure as it should be"
+    if error > 0 and abs(sure - right) > 2 * error:
+        kind = "too sure" if sure > right else "not sure enough"
+    return f"The infinite ensemble is {kind}: its mean confidence is {sure:.3g}, and it is right in {right:.3g}."
 
 
 def format_number(value: Scalar, /) -> str:

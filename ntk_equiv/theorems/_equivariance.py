@@ -30,6 +30,9 @@ ENSEMBLE = {
     "mean": "mean prediction: μ(ρ_X(g)x) = ρ_Y(g) μ(x)",
     "cov": "covariance: Σ(ρ_X(g)x, ρ_X(g)x') = ρ_K(g) Σ(x, x') ρ_K(g)ᵀ",
 }
+SAMPLED = {"mean": "expected prediction beyond 5 standard errors of the members drawn: E f(ρ_X(g)x) = ρ_Y(g) E f(x)"}
+# How many standard errors the mean over members that were drawn may be off.
+STANDARD_ERRORS = 5.0
 # The tolerance of `assert_equivariant` is the machine precision to this power.
 TOLERANCE_POWER = 0.6
 
@@ -53,8 +56,24 @@ class Ensemble(Protocol):
         """The covariance, or that of one set of samples with another."""
 
 
+@runtime_checkable
+class DrawnEnsemble(Protocol):
+    """The questions that are asked of an ensemble that is known through its members, such as a `SampledEnsemble`."""
+
+    @property
+    def rep_x(self) -> Representation | None:
+        """How the group acts on samples."""
+
+    @property
+    def rep_y(self) -> Representation | None:
+        """How it acts on labels."""
+
+    def contributions(self, x: Inputs, t: Times = None) -> jax.Array:
+        """What each member contributes to the mean prediction, [members, m, outputs] after times if there are any."""
+
+
 def emergent_equivariance(
-    ens: Ensemble,
+    ens: Ensemble | DrawnEnsemble,
     x: Inputs,
     /,
     t: Times = None,
@@ -71,7 +90,8 @@ def emergent_equivariance(
     hold for plain data, for data augmented by some elements only, or for networks that do not respect the action.
 
     Args:
-        ens: an `InfiniteEnsemble`.
+        ens: an `InfiniteEnsemble`; or a `SampledEnsemble`, of which the mean alone is compared. What members that
+            were drawn leave open is no violation: only what goes beyond five standard errors of their mean counts.
         x: samples, [m, ...], anywhere.
         t: the training time, one or several; that of the filter unless given.
         rep_x: how the group acts on samples; as for the training data unless given.
@@ -102,6 +122,8 @@ def emergent_equivariance(
     rep_x, rep_y = check_symmetry(ens, rep_x, rep_y)
     check_known(x, "x")
     chosen = rep_x.elements(elements)
+    if isinstance(ens, DrawnEnsemble):
+        return compare(SAMPLED, rep_x.group, chosen, _drawn_sides(ens, x, t, rep_x, rep_y, chosen))
     mean, cov = ens.mean(x, t), ens.cov(x, t)
     grid = output_grid(rep_x, cov.shape[time_axes(t) :])
 
@@ -112,6 +134,22 @@ def emergent_equivariance(
             yield (ens.mean(moved, t), ens.cov(moved, t)), right
 
     return compare(ENSEMBLE, rep_x.group, chosen, sides())
+
+
+def _drawn_sides(
+    ens: DrawnEnsemble, x: Inputs, t: Times, rep_x: Representation, rep_y: Representation, elements: Any
+) -> Iterator[tuple]:
+    """Yield both sides of the statement about the mean, moved together by what chance explains."""
+    members = np.asarray(ens.contributions(x, t))
+    mean = members.mean(axis=-3)
+    for g in iterate(rep_x.group, elements):
+        moved = np.asarray(rep_y(g, jnp.asarray(members)))
+        # Member by member, because the two sides of one member are alike.
+        difference = np.asarray(ens.contributions(rep_x(g, x), t)) - moved
+        error = difference.std(axis=-3, ddof=1) / difference.shape[-3] ** 0.5 if difference.shape[-3] > 1 else np.inf
+        size = np.maximum(np.abs(difference.mean(axis=-3)) - STANDARD_ERRORS * error, 0)
+        right = np.asarray(rep_y(g, jnp.asarray(mean)))
+        yield (right + np.sign(difference.mean(axis=-3)) * size,), (right,)
 
 
 def move_mean(rep_y: Representation, g: Any, mean: jax.Array, t: Times) -> jax.Array:
@@ -126,7 +164,7 @@ def time_axes(t: Times) -> int:
 
 
 def check_symmetry(
-    ens: Ensemble, rep_x: Representation | None, rep_y: Representation | None
+    ens: Ensemble | DrawnEnsemble, rep_x: Representation | None, rep_y: Representation | None
 ) -> tuple[Representation, Representation]:
     """Return the actions that were given, or else those of the training data."""
     if rep_x is None:
@@ -139,7 +177,7 @@ def check_symmetry(
 
 def check_ensemble(ens: Any, argument: str) -> None:
     """Refuse what is no ensemble."""
-    if not all(hasattr(ens, name) for name in ("rep_x", "rep_y", "mean", "cov")):
+    if not isinstance(ens, DrawnEnsemble) and not all(hasattr(ens, name) for name in ("rep_x", "rep_y", "mean", "cov")):
         fix = "Make one with `InfiniteEnsemble(kernel_fn, train)`."
         raise refusal(argument, expected="an ensemble", got=describe(ens), fix=fix, kind=TypeError)
 

@@ -131,8 +131,8 @@ def steps_of_training():
     key = jax.random.key_data(jax.random.key(0))
 
     def steps(indices, data, start, stop):
-        params = jax.vmap(lambda index: task.model.init(task.keys(key, index)[0], data[0][:1]))(indices)
-        members = jax.vmap(task.initial_member)((indices, params))
+        init = lambda index: task.model.init_variables(task.keys(key, index)[0], data[0][:1])  # noqa: E731
+        members = jax.vmap(task.initial_member)((indices, *jax.vmap(init)(indices)))
         return jax.vmap(lambda member: task.take_steps(member, key, data, start, stop))(members)
 
     data = jax.tree.map(jnp.asarray, data)

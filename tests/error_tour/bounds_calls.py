@@ -18,6 +18,7 @@ ENS = InfiniteEnsemble(KERNEL, augment(X, Y, reps.matrix(C3)), method="dense")
 PLAIN = InfiniteEnsemble(KERNEL, (X, Y))
 LAW = bounds.OrbitDeviation(np.zeros((1, 3, 1)), np.eye(3)[None], np.ones((2, 1, 1)), None)
 BUILD = lambda matrices: ENS  # noqa: E731
+CLASSES = InfiniteEnsemble(KERNEL, (X, jnp.eye(2)))
 CORRECTION = empirical.Correction(jnp.ones(2), jnp.ones(2), 0.0)
 
 CALLS = {
@@ -56,6 +57,26 @@ CALLS = {
     "bounds.finite_width_estimate(1.0, 10, 0.1, None, 64)": "mean",
     "bounds.finite_width_estimate(1.0, 10, 0.1, CORRECTION, 0)": "width",
     "bounds.finite_width_estimate(jnp.ones(3), 10, 0.1, CORRECTION, 64)": "variance, mean",
+    # class probabilities
+    "bounds.expected_metrics(KERNEL, X, [0, 1], 1.0, members=2, key=KEY)": "ens",
+    "bounds.expected_metrics(PLAIN, X, [0, 1], 1.0, members=2, key=KEY)": "ens",
+    "bounds.expected_metrics(CLASSES, X, [0, 2], 1.0, members=2, key=KEY)": "labels",
+    "bounds.expected_metrics(CLASSES, X, [0, 1], [1.0, 2.0], members=2, key=KEY)": "t",
+    "bounds.expected_metrics(CLASSES, X[:, :1], [0, 1], 1.0, members=2, key=KEY)": "x",
+    "bounds.expected_metrics(CLASSES, X, [0, 1], 1.0, members=INF, key=KEY)": "members",
+    "bounds.expected_metrics(CLASSES, X, [0, 1], 1.0, members=[], key=KEY)": "members",
+    "bounds.expected_metrics(CLASSES, X, [0, 1], 1.0, members=2, key=0)": "key",
+    "bounds.expected_metrics(CLASSES, X, [0, 1], 1.0, members=2, key=KEY, unknown=X[:, :1])": "unknown",
+    "bounds.expected_metrics(CLASSES, X, [0, 1], 1.0, members=2, key=KEY, scale=0.0)": "scale",
+    "bounds.expected_metrics(CLASSES, X, [0, 1], 1.0, members=2, key=KEY, average='votes')": "average",
+    "bounds.expected_metrics(CLASSES, X, [0, 1], 1.0, members=2, key=KEY, metrics=['f1'])": "metrics",
+    "bounds.expected_metrics(CLASSES, X, [0, 1], 1.0, members=2, key=KEY, bins=0)": "bins",
+    "bounds.expected_metrics(CLASSES, X, [0, 1], 1.0, members=20, key=KEY, draws=30)": "draws",
+    "bounds.members_for_likelihood(KERNEL, X, [0, 1], 1.0, 0.1, key=KEY)": "ens",
+    "bounds.members_for_likelihood(CLASSES, X, [0, 1, 1], 1.0, 0.1, key=KEY)": "labels",
+    "bounds.members_for_likelihood(CLASSES, X, [0, 1], 1.0, 0.0, key=KEY)": "delta",
+    "bounds.members_for_likelihood(CLASSES, X, [0, 1], 1.0, 0.1, key=KEY, average=None)": "average",
+    "bounds.members_for_likelihood(CLASSES, X, [0, 1], 1.0, 0.1, key=KEY, draws=3)": "draws",
     # orbits
     "bounds.orbit_deviation(KERNEL, X, 1.0)": "ens",
     "bounds.orbit_deviation(PLAIN, X, 1.0)": "rep_x",

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
 
-from ntk_equiv import datasets, groups, planning, plotting, reps
+from ntk_equiv import datasets, groups, metrics, planning, plotting, reps
 
 mpl.use("Agg")
 KEY = jax.random.key(0)
@@ -14,6 +14,7 @@ C4 = groups.cyclic(4)
 X, Y = np.arange(24.0).reshape(6, 4), np.arange(6.0)
 LABELLED = datasets.LabelledSet(jnp.asarray(X), jnp.asarray(Y), reps.regular(C4), reps.trivial(C4))
 FIGURE, (AXES,) = plotting.panels()
+DIAGRAM = metrics.Reliability(np.ones(2), np.ones(2), np.ones(2), np.ones(2))
 
 
 def plan(x=X, y=Y, **settings):
@@ -120,6 +121,10 @@ CALLS = {
     "plotting.predicted(AXES, [1.0, 2.0], [1.0])": "values",
     "plotting.uncertain(AXES, [1.0, 2.0], [1.0], [1.0])": "mean",
     "plotting.uncertain(AXES, [1.0], [1.0], [-1.0])": "std",
+    "plotting.predicted(AXES, [1.0], [1.0], errors=[1.0, 2.0])": "errors",
+    "plotting.reliability(AXES, None)": "diagram",
+    "plotting.reliability(None, DIAGRAM)": "ax",
+    "plotting.reliability(AXES, DIAGRAM, theory='yes')": "theory",
     "plotting.save('figure', 'path')": "fig",
     "plotting.save(FIGURE, 3)": "path",
 }

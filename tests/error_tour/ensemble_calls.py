@@ -11,15 +11,18 @@ from ntk_equiv import (
     reps,
     stax,
 )
+from ntk_equiv.infinite import SampledEnsemble
 
 KEY = jax.random.key(0)
 NAN, INF = float("nan"), float("inf")
 REGULAR = reps.regular(groups.cyclic(3))
 X, Y = jnp.array([[1.0, 2.0, 4.0], [0.0, 1.0, 5.0]]), jnp.array([1.0, -1.0])
 TRAIN = augment(X, Y, REGULAR)
+CLASSES = jnp.array([0, 1])
 NET = stax.serial(stax.Dense(4, 1.5, 0.1), stax.Relu(), stax.Dense(1))
 KERNEL = NET.kernel_fn
 ENS = InfiniteEnsemble(KERNEL, (X, Y))
+SAMPLED = SampledEnsemble(KERNEL, (X, CLASSES), key=KEY, members=1)
 PLANE, CIRCLE = X[:, :2], reps.matrix(groups.SO2)
 PREDICTIONS = np.ones((2, 4, 5, 3))
 
@@ -29,6 +32,8 @@ CALLS = {
     "filters.gradient_flow(jnp.ones(2))": "learning_rate",
     "filters.gradient_descent(-1.0)": "learning_rate",
     "filters.momentum(0.1, 1.0)": "beta",
+    "filters.momentum_flow(0.0, 0.5)": "learning_rate",
+    "filters.momentum_flow(0.1, -0.5)": "beta",
     "filters.ridge(-1.0)": "lam",
     "filters.custom(3.0)": "filter",
     "filters.max_learning_rate(jnp.ones(3))": "theta",
@@ -128,6 +133,31 @@ CALLS = {
     "infinite.haar_limit(KERNEL, PLANE, Y, CIRCLE, PLANE, 1.0, start=0)": "start",
     "infinite.haar_limit(KERNEL, PLANE, Y, CIRCLE, PLANE, 1.0, rtol='fine')": "rtol",
     "infinite.haar_limit(KERNEL, X, Y, CIRCLE, X, 1.0)": "x",
+    # the ensemble of any loss
+    "SampledEnsemble(KERNEL, (X, Y), key=KEY)": "y",
+    "SampledEnsemble(KERNEL, (X, Y), 'hinge', key=KEY)": "loss",
+    "SampledEnsemble(KERNEL, (X, CLASSES), 'mse', key=KEY)": "y",
+    "SampledEnsemble(KERNEL, (X, -CLASSES), key=KEY)": "y",
+    "SampledEnsemble(KERNEL, (X, CLASSES), outputs=1, key=KEY)": "y",
+    "SampledEnsemble(KERNEL, (X, np.full((2, 2), 0.7)), key=KEY)": "y",
+    "SampledEnsemble(KERNEL, (X, NAN * Y), 'mse', key=KEY)": "y",
+    "SampledEnsemble(KERNEL, (X, Y), lambda f, y: jnp.sum(f), key=KEY)": "loss",
+    "SampledEnsemble(KERNEL, (X, Y), lambda f: f, key=KEY)": "loss",
+    "SampledEnsemble(KERNEL, (X, Y), 'mse', label_smoothing=0.1, key=KEY)": "label_smoothing",
+    "SampledEnsemble(KERNEL, (X, CLASSES), label_smoothing=1.0, key=KEY)": "label_smoothing",
+    "SampledEnsemble(KERNEL, (X, CLASSES), key=0)": "key",
+    "SampledEnsemble(KERNEL, (X, CLASSES), key=KEY, members=0)": "members",
+    "SampledEnsemble(KERNEL, (X, CLASSES), key=KEY, whole_orbits=True)": "whole_orbits",
+    "SampledEnsemble(KERNEL, (X, CLASSES), key=KEY, rtol=1e-20)": "rtol",
+    "SampledEnsemble(KERNEL, (X, CLASSES), key=KEY, reduction='max')": "reduction",
+    "SampledEnsemble(KERNEL, (X, CLASSES), 'cross_entropy', lambda lam, t: t, key=KEY)": "filter",
+    "SAMPLED.mean(X, -1.0)": "t",
+    "SAMPLED.mean(X, INF)": "t",
+    "SAMPLED.mean(X[:, :2], 1.0)": "x",
+    "SAMPLED.standard_error(X, 1.0)": "members",
+    "SAMPLED.trajectory(3, X, 1.0)": "f0",
+    "SAMPLED.trajectory(lambda x: x, X, 1.0)": "f0",
+    "SAMPLED.redrawn(KEY, 0)": "members",
     # metrics
     "metrics.orbit_std(3.0)": "predictions",
     "metrics.orbit_std(np.ones((2, 3)))": "predictions",
@@ -150,9 +180,11 @@ CALLS = {
     "metrics.negative_log_likelihood(np.full((2, 3, 4), NAN), [0, 1, 2])": "logits",
     "metrics.calibration_error(np.ones((2, 3, 4)), [0, 1, 2], bins=0)": "bins",
     "metrics.calibration_error(np.ones((2, 3, 4)), [0, 1, 2], adaptive='yes')": "adaptive",
+    "metrics.calibration_noise(np.ones((2, 3)))": "logits",
     "metrics.reliability(np.ones((2, 3, 4)), [0, 1, 2], average='votes')": "average",
     "metrics.confidence_auroc(np.ones((2, 3, 4)), np.ones((2, 3, 5)))": "unknown",
     "metrics.disagreement_auroc(np.ones((1, 3, 4)), np.ones((1, 3, 4)))": "logits",
     "metrics.ensemble_probabilities(np.ones((2, 3, 4)), temperature=0)": "temperature",
     "metrics.fit_temperature(np.eye(3)[None], [0, 1, 2])": "logits",
+    "metrics.fit_temperature(np.eye(3)[None], [0, 1, 2], smoothing=2)": "smoothing",
 }

@@ -13,6 +13,7 @@ REGULAR = reps.regular(groups.cyclic(3))
 DATA, AUGMENTED = (X, Y), augment(X, Y, REGULAR)
 CLASSES = (X, jnp.array([0, 1]))
 STOPPING = ensembles.EarlyStopping(patience=2)
+STREAM = ensembles.BatchStream(lambda epoch: [CLASSES], 1)
 NET = stax.serial(stax.Dense(4), stax.Relu(), stax.Dense(1))
 TWO = stax.serial(stax.Dense(4), stax.Relu(), stax.Dense(2))
 SETTINGS = {"members": 2, "steps": 1, "optimizer": optax.sgd(0.1), "key": KEY}
@@ -28,7 +29,7 @@ def train(module=NET, data=DATA, **settings):
 
 CALLS = {
     "train('mlp')": "module",
-    "train(DATA, NET)": "train",
+    "train(DATA, NET)": "module",
     "train(NET.kernel_fn)": "module",
     "train(stax.serial(stax.Dense(4), stax.Dense(3)))": "module",
     "train(NOISY)": "module",
@@ -63,6 +64,7 @@ CALLS = {
     "train(TWO, CLASSES, loss='cross_entropy', class_weights=[1.0])": "class_weights",
     "train(TWO, CLASSES, loss='cross_entropy', class_weights=[1.0, -1.0])": "class_weights",
     "train(TWO, CLASSES, loss='cross_entropy', class_weights='even')": "class_weights",
+    "train(TWO, STREAM, loss='cross_entropy', class_weights='balanced')": "class_weights",
     "train(TWO, CLASSES, loss='cross_entropy', class_weights=['a', 'b'])": "class_weights",
     "train(TWO, CLASSES, loss='cross_entropy', label_smoothing=1.0)": "label_smoothing",
     "train(TWO, CLASSES, loss='cross_entropy', label_smoothing='much')": "label_smoothing",

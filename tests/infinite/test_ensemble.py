@@ -29,7 +29,7 @@ def test_only_what_the_labels_contain_is_decomposed():
     assert ENS.method == "reduced"
     fresh = InfiniteEnsemble(KERNEL_FN, TRAIN)
     fresh.mean(X_TEST, 1.0)
-    assert {number: block.nngp for number, block in fresh.blocks.by_irrep.items()} == {0: None}
+    assert {number: block.other for number, block in fresh.blocks.by_irrep.items()} == {0: None}
     # Labels that take all values: the two real irreps, and one of the conjugate pair.
     vector = InfiniteEnsemble(KERNEL_FN, augment(X, Y2, SHIFTS, SHIFTS))
     assert [block.solved.spectrum.shape for _, block in vector.blocks] == [(3,)] * 3
@@ -135,8 +135,8 @@ def test_a_traced_function_may_use_it_and_completes_it_once(train):
     before = len(calls)
     complete = ens.with_covariance()
     assert len(calls) == before
-    assert complete.blocks.has_nngp
-    assert not ens.blocks.has_nngp  # the value itself did not change
+    assert complete.blocks.has_other
+    assert not ens.blocks.has_other  # the value itself did not change
     assert_close(cov, complete.cov(X_TEST, 0.5))
 
 

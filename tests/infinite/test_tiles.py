@@ -19,6 +19,7 @@ from ntk_equiv.infinite import _tiles
 from ntk_equiv.infinite._training_set import plain_set
 from ntk_equiv.solvers import Eigh, Lanczos
 from tests.cases import CASES
+from tests.infinite import out_of_core
 from tests.tolerances import REDUCTION, assert_close
 
 INF = float("inf")
@@ -285,35 +286,8 @@ def test_a_folder_whose_writer_is_killed(tmp_path):
     assert said == "killed 5 times; tiles 465; written twice 0; equal True\n"
 
 
-OUT_OF_CORE = """
-import resource, sys
-import jax; jax.config.update("jax_enable_x64", True)
-import numpy as np
-from ntk_equiv import InfiniteEnsemble, solvers, stax
-from ntk_equiv.infinite import _tiles
-_tiles.ENTRIES_PER_STORED_TILE = 2**18
-kernel_fn = stax.serial(stax.Dense(1, 1.4, 0.3), stax.Relu(), stax.Dense(1, 1.2, 0.1))[2]
-rng = np.random.default_rng(0)
-x, y, test = rng.standard_normal((6000, 3)), rng.standard_normal(6000), rng.standard_normal((3, 3))
-
-def predict(n, storage):
-    ens = InfiniteEnsemble(kernel_fn, (x[:n], y[:n]), solver=solvers.Lanczos(1e-3, storage=storage))
-    return np.asarray(ens.mean(test, 0.01))
-
-predict(1400, sys.argv[1] + "-small")          # threads and programs are there before memory is limited
-if sys.argv[2] == "limited":
-    data = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData"))
-    resource.setrlimit(resource.RLIMIT_DATA, (1024 * data + x.shape[0] ** 2 * 8 // 3,) * 2)
-    try:
-        np.ones(x.shape[0] ** 2 // 2)
-        raise SystemExit("memory is not limited")
-    except MemoryError:
-        pass
-print(predict(len(x), sys.argv[1] if sys.argv[2] == "limited" else "memory").tolist())
-"""
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on memory")
-def test_a_matrix_three_times_as_large_as_memory(tmp_path):
-    limited, unlimited = (run("-c", OUT_OF_CORE, str(tmp_path / "gram"), how) for how in ("limited", "unlimited"))
-    np.testing.assert_allclose(json.loads(limited), json.loads(unlimited), rtol=1e-9)
+def test_a_matrix_three_times_as_large_as_memory(tmp_path, monkeypatch):
+    limited = json.loads(run("-m", "tests.infinite.out_of_core", str(tmp_path / "gram")))
+    monkeypatch.undo()  # of small tiles
+    np.testing.assert_allclose(limited, out_of_core.predict(out_of_core.SAMPLES, "memory"), rtol=1e-9)

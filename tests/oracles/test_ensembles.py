@@ -10,6 +10,7 @@ import scipy.integrate
 import scipy.linalg
 
 from ntk_equiv import InfiniteEnsemble, filters, gram, interop, stax
+from ntk_equiv.infinite import SampledEnsemble
 
 nt = interop.neural_tangents()
 INF = float("inf")
@@ -51,6 +52,26 @@ def test_mean_and_covariance_are_those_of_neural_tangents():
         (ens.nngp_posterior(X_TEST).cov, bayes.covariance),
     ):
         np.testing.assert_allclose(ours, oracle, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("beta", [None, 0.9], ids=["flow", "momentum"])
+def test_other_losses_are_trained_as_by_neural_tangents(beta):
+    labels, times = jax.nn.softmax(2 * Y), jnp.array([0.5, 20.0])
+    start = jnp.asarray(RNG.standard_normal((N + 4, 2)))
+
+    def loss(f, y):
+        return -jnp.sum(y * jax.nn.log_softmax(f)) / len(f)
+
+    predict = theirs(
+        lambda: nt.predict.gradient_descent(loss, jnp.asarray(THETA[:N, :N]), labels, learning_rate=0.7, momentum=beta)
+    )
+    _, expected = theirs(lambda: predict(times, start[:N], start[N:], jnp.asarray(THETA[N:, :N])))
+    filter = filters.gradient_flow(0.7) if beta is None else filters.momentum_flow(0.7, beta)
+    ens = SampledEnsemble(
+        KERNEL_FN, (X, labels), "cross_entropy", filter, key=jax.random.key(0), reduction="mean", rtol=1e-7
+    )
+    found = ens.trajectory(lambda x: start[:N] if len(x) == N else start[N:], X_TEST, times)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_a_guest_kernel_gives_the_same_ensemble():

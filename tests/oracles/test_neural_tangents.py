@@ -40,7 +40,7 @@ ROWS = [(a, jnp.float64) for a in ARCHITECTURES] + [(a, jnp.float32) for a in AR
 
 @pytest.mark.parametrize(("architecture", "dtype"), ROWS, ids=[f"{a.name}, {dtype.__name__}" for a, dtype in ROWS])
 def test_both_kernels_agree(architecture, dtype):
-    (x1, a1), (x2, a2) = architecture.inputs(0, 3, dtype), architecture.inputs(1, 2, dtype)
+    (x1, a1), (x2, a2) = architecture.inputs(0, 4, dtype), architecture.inputs(1, 4, dtype)
     oracle = theirs(architecture.build, x1, x2, a1, a2)
     kernel_fn = architecture.build(stax)[2]
     left, right = (x1, x2) if a1 is None else (stax.Graph(x1, a1), stax.Graph(x2, a2))

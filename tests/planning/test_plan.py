@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import functools
 import inspect
 import io
 import json
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ntk_equiv import InfiniteEnsemble, augment, bounds, filters, groups, planning, reps, stax
+from ntk_equiv import InfiniteEnsemble, augment, bounds, filters, groups, metrics, planning, reps, stax
 from tests.planning.problems import IMAGES, SETTINGS, VECTORS, settings
 from tests.tolerances import REDUCTION, assert_close
 
@@ -132,6 +133,87 @@ def test_classes_are_told_with_accuracies_and_orbits(approximate):
     assert [approximate.problem["classes"][label] for label in points.label] == IMAGES[3].tolist()
 
 
+@pytest.fixture(scope="module")
+def classes():
+    """Three classes of vectors, by their length, which overlap; one of the test samples is a training sample."""
+    rng = np.random.default_rng(4)
+    labels = rng.integers(0, 3, 40)
+    x = rng.normal(size=(40, 2))
+    x *= ((1 + labels + 0.5 * rng.normal(size=40)) / np.linalg.norm(x, axis=1))[:, None]
+
+    def plan(x_test, y_test, **changed):
+        settings = {**SETTINGS, "times": [30.0], "at": 30.0, "likelihood_delta": 0.003, **changed}
+        return planning.plan(x[:12], labels[:12], x_test=x_test, y_test=y_test, **settings)
+
+    x_test = np.concatenate([x[12:], x[:1]])
+    return plan(x_test, np.append(labels[12:], labels[0])), x, labels, functools.partial(plan, x_test)
+
+
+def test_probabilities_are_those_of_bounds_and_metrics(classes):
+    plan, x, labels, _ = classes
+    train = augment(jnp.asarray(x[:12]), jnp.eye(3)[labels[:12]] - 1 / 3, reps.matrix(groups.SO2.finite(4)))
+    kernel_fn = planning.named_network("mlp:relu:1", (2,)).kernel_fn
+    ens = InfiniteEnsemble(kernel_fn, train, filters.gradient_flow(0.5), reduction="mean")
+    held_out, truth = jnp.asarray(x[12:]), labels[12:]
+    found, mean = plan.calibration, np.asarray(ens.mean(held_out, 30.0))[None]
+    assert found.samples == 28  # without the training sample
+    assert found.temperature == pytest.approx(metrics.fit_temperature(mean, truth, average="logits"), rel=1e-6)
+    scale = 1 / found.temperature
+    exact = metrics.negative_log_likelihood(scale * mean, truth).logits
+    assert_close(found.likelihood[2], np.array([exact.value, 0, exact.error, 0]), REDUCTION)
+    assert_close(np.array(found.noise), metrics.calibration_noise(scale * mean).logits.value, REDUCTION)
+    diagram = np.stack(metrics.reliability(scale * mean, truth, average="logits"))  # with NaN for bins of one sample
+    np.testing.assert_allclose(found.diagram_infinite, diagram, rtol=1e-6)
+
+
+def test_probabilities_are_told(classes):
+    plan = classes[0]
+    text = " ".join(plan.table().split())
+    for words in (
+        "How good are the probabilities: softmax(f̂/T)",
+        "How good the probabilities are",
+        "1 of 29 test samples",
+    ):
+        assert words in text, words
+    panel = plan.figure("reliability").axes[0]
+    curves = {line.get_label(): line.get_xydata().T for line in panel.lines}
+    np.testing.assert_array_equal(curves["infinite ensemble"], plan.calibration.diagram_infinite[:2])
+    np.testing.assert_array_equal(curves["7 members"], plan.calibration.diagram_many[:2])
+    assert len(plan.figure().axes) == 4
+
+
+def test_without_samples_that_were_held_out_nothing_is_said_about_probabilities(classes):
+    _, x, labels, plan_again = classes
+    again = np.arange(29) % 12
+    seen = plan_again.func(x[again], labels[again])
+    assert seen.calibration is None
+    assert seen.accuracy is not None
+    assert any("all test samples are training samples too" in note for note in seen.notes)
+    assert "How good are the probabilities: unknown" in " ".join(seen.table().split())
+
+
+def test_temperatures_are_fitted_given_or_told_to_be_missing(classes):
+    plan, _, _, plan_again = classes
+    right = plan_again(plan.points.predicted)  # labels with which every sample is classified right
+    assert right.accuracy.infinite[0] == 1
+    assert any("counts as unknown" in note for note in right.notes)
+    assert 0 < right.calibration.temperature < 1
+    wrong = plan_again((plan.points.predicted + 1) % 3)
+    assert wrong.calibration.temperature == 1
+    assert any(note.startswith("WARNING") and "no better than chance" in note for note in wrong.notes)
+    given = plan_again(plan.points.predicted, temperature=0.25)
+    assert given.calibration.temperature == 0.25
+    assert not any("temperature" in note for note in given.notes)
+
+
+def test_plans_of_earlier_versions_know_nothing_about_probabilities(found, tmp_path):
+    path = found.save(tmp_path / "plan.json")
+    content = json.loads(path.read_text())
+    del content["calibration"]
+    path.write_text(json.dumps(content))
+    assert planning.Plan.load(path).table() == found.table()
+
+
 def test_standard_errors_are_those_of_the_test_set(found, ensemble):
     x_test, y_test = VECTORS[2:]
     mean, variance = (np.asarray(part(jnp.asarray(x_test), found.t)) for part in (ensemble.mean, ensemble.var))
@@ -234,12 +316,13 @@ def test_the_report_is_one_page_that_loads_nothing(name, request, tmp_path):
     headings = re.findall(r"<h2>(.*?)</h2>", text)
     assert headings == [
         *(["Warnings"] if any(note.startswith("WARNING") for note in plan.notes) else []),
-        "In short", "Errors against training time", "Members needed", "How invariant", "Worst test samples",
+        "In short", "Errors against training time", "Members needed", "How invariant",
+        *(["How good the probabilities are"] if plan.calibration else []), "Worst test samples",
         "Where this holds", "Settings and conventions", "Data, date and versions",
     ]  # fmt: skip
     assert sorted(page.ids) == sorted(heading.lower().replace(" ", "-") for heading in headings)
     pictures = [target for target in page.targets if target.startswith("data:image/png;base64,")]
-    assert len(pictures) == 3 + len(plan.pictures)
+    assert len(pictures) == (3 if plan.calibration is None else 4) + len(plan.pictures)
     assert {target for target in page.targets if not target.startswith("data:image/png;base64,")} == {
         f"#{name}" for name in page.ids
     }
@@ -333,6 +416,8 @@ def test_the_figure_shows_the_numbers_of_the_plan(found):
         ({"delta": 0.0}, "`delta` must be positive"),
         ({"delta": 1e300}, "`delta` must be positive, and at most 1e\\+150, got 1e\\+300"),
         ({"epsilon": 1.0}, "`epsilon` must be between 0 and 1"),
+        ({"temperature": 0.0}, "`temperature` must be positive"),
+        ({"likelihood_delta": -1.0}, "`likelihood_delta` must be positive"),
         ({"members": 0}, "`members` must be a positive integer"),
         ({"reduction": "max"}, "`reduction` must be one of"),
         ({"learning_rate": -1.0}, "`learning_rate` must be"),

@@ -1,4 +1,4 @@
-"""Losses that members are trained on, and their gradients.
+"""Losses, for networks that are trained and for the theory of their training.
 
     mse             ½ (f − y)²                          per entry of y
     cross_entropy   −log softmax(f)_y, or −y·log softmax(f) for labels that are distributions        per sample
@@ -10,12 +10,6 @@ the theory here do. (The mean square error of PyTorch and Keras has no ½.) In m
 becomes y' = (1 − ε) y + ε/K, and the loss of a sample is −Σ_c w_c y'_c log softmax(f)_c. The mean divides the sum of
 these losses by Σ w·y, the sum of the weights of the samples. For whole numbers as labels this is PyTorch's definition.
 For distributions PyTorch divides by the number of samples; here one-hot labels and whole numbers mean the same.
-
-**Gradients on CPUs**, where they take most of a step. A layer h W with few outputs has the gradient ∂L/∂W = hᵀ g, a
-tall matrix whose transpose is gᵀ h: the same numbers, but XLA on CPUs is up to five times slower at products with few
-columns than at those with few rows. So tall matrices are transposed while the loss is differentiated. XLA would merge a
-transposition alone with the product again. A selection between the two prevents that, and it is one that we want: where
-the loss is not a finite number, the gradient is NaN.
 """
 
 import dataclasses
@@ -95,7 +89,7 @@ def loss_function(
     y: np.ndarray,
     *,
     class_weights: ClassWeights | None = None,
-    label_smoothing: float = 0.0,
+    label_smoothing: Any = 0.0,
 ) -> LossFn:
     """Return the function of a loss, given as such or by name, if it fits outputs of this shape and these labels."""
     if not callable(loss) and (not isinstance(loss, str) or loss not in LOSSES):
@@ -117,6 +111,19 @@ def loss_function(
 def is_cross_entropy(loss: LossFn) -> bool:
     """Return whether a loss is a cross-entropy of this module, whose outputs are logits."""
     return loss is cross_entropy or isinstance(loss, CrossEntropy)
+
+
+def largest_curvature(loss: LossFn) -> float | None:
+    """Return a bound on the second derivatives of the loss of a sample in its outputs; None if none is known.
+
+    Those of the cross-entropy are diag(p) − ppᵀ, whose largest row sum is 2p(1 − p).
+    """
+    if loss is mse:
+        return 1.0
+    if not is_cross_entropy(loss):
+        return None
+    weights = loss.class_weights if isinstance(loss, CrossEntropy) else None
+    return 0.5 * max(weights or (1.0,))
 
 
 def check_labels(loss: LossFn, outputs: jax.ShapeDtypeStruct, y: np.ndarray, argument: str = "y") -> None:
@@ -173,33 +180,6 @@ def reduce_losses(
     return jnp.sum(values) / jnp.where(total > 0, total, 1)
 
 
-def value_and_gradient(loss: Callable[[Any], Any], params: Any, *, has_aux: bool = False) -> tuple[Any, Any]:
-    """Return a loss and its gradient, which is NaN throughout if the loss is not finite.
-
-    With `has_aux` the function returns a pair of the loss and something else, and so does this one in place of the
-    loss, as `jax.value_and_grad` does.
-
-    >>> loss, gradient = value_and_gradient(lambda w: jnp.sum(w**3) / 3, jnp.array([[1.0], [2.0]]))
-    >>> print(loss, gradient.ravel())
-    3.0 [1. 4.]
-    >>> print(value_and_gradient(lambda w: jnp.sum(w) / 0.0, jnp.ones(2))[1])
-    [nan nan]
-    """
-    tall = jax.tree.map(_is_tall, params)
-
-    def transpose_tall(tree: Any) -> Any:
-        return jax.tree.map(lambda leaf, is_tall: leaf.T if is_tall else leaf, tree, tall)
-
-    differentiate = jax.value_and_grad(lambda transposed: loss(transpose_tall(transposed)), has_aux=has_aux)
-    value, gradient = differentiate(transpose_tall(params))
-    fine = jnp.isfinite(value[0] if has_aux else value)
-    return value, transpose_tall(jax.tree.map(lambda leaf: jnp.where(fine, leaf, jnp.nan), gradient))
-
-
-def _is_tall(leaf: jax.Array) -> bool:
-    return jnp.ndim(leaf) == 2 and leaf.shape[0] > leaf.shape[1]
-
-
 def _check_mse(outputs: jax.ShapeDtypeStruct, y: np.ndarray, argument: str) -> None:
     if not jnp.issubdtype(y.dtype, jnp.floating):
         fix = 'Convert labels to floats, or classify with loss="cross_entropy".'
@@ -234,7 +214,12 @@ def _check_cross_entropy(outputs: jax.ShapeDtypeStruct, y: np.ndarray, argument:
 
 
 def _check_custom(loss: LossFn, outputs: jax.ShapeDtypeStruct, y: np.ndarray) -> None:
-    values = jax.eval_shape(loss, outputs, y)
+    try:
+        values = jax.eval_shape(loss, outputs, y)
+    except Exception as error:  # whatever the user's function raises
+        got = f"one that raises {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        fix = f"It is called with outputs {outputs.shape} and labels {y.shape}."
+        raise refusal("loss", expected="a function of outputs and labels", got=got, fix=fix) from None
     if values.shape[:1] != y.shape[:1]:
         fix = "Return one loss per sample; they are summed or averaged as `reduction` says."
         raise refusal("loss", expected=f"losses of {y.shape[0]} samples", got=f"shape {values.shape}", fix=fix)

@@ -1,0 +1,302 @@
+"""Members of the infinite ensemble, trained in function space with any loss.
+
+A member begins as a function f_0 and remains f_0 plus a sum of kernels, whatever the loss L is:
+
+    f_t(x) = f_0(x) + Θ(x, X) a_t,        a' = −η (∇L(f_t(X)) + λ₀ a),        a_0 = 0,
+
+with λ₀ the ridge if there is one. Training in steps replaces a' by differences. So the coefficients a of all members
+are all that is followed in time, together with u = Θ a, by which errors are measured. Each evaluation costs one product
+with Θ, which goes through the blocks of the group.
+
+**The end of training.** With S = P, the projection on the range of Θ, or S = √Θ if there is a ridge, it is the minimum
+
+    min_z L(f_0 + S z) + ½λ₀|z|²,
+
+found by Newton's method with conjugate gradients: the Hessian S H S + λ₀, H the second derivatives of the loss sample
+by sample, is as well conditioned as the loss. Far from the minimum, where H may nearly vanish, it is damped in
+proportion to the slope. Losses that depend on differences of outputs alone, such as the
+cross-entropy, never change the sum of outputs, neither here nor in time, so that the minimum is unique.
+
+In code, functions on the training samples are arrays [order, n, members · outputs], and `y` are labels [order · n, …].
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.ode import odeint
+from jax.scipy.sparse.linalg import cg
+
+from ntk_equiv._losses import LossFn, largest_curvature
+from ntk_equiv._pytrees import dataclass_pytree
+from ntk_equiv.filters import Dynamics
+from ntk_equiv.infinite._blocks import WeightedIrrep, coefficients, synthesize
+from ntk_equiv.infinite._chebyshev import Equation, Path, follow
+from ntk_equiv.solvers import product
+
+# By how much second derivatives may grow within a step.
+CURVATURE_MARGIN = 1.2
+# Of Newton's method: iterations, halvings of a step, and iterations of conjugate gradients.
+NEWTON_STEPS, HALVINGS, CG_STEPS = 100, 30, 400
+
+
+@dataclass_pytree
+@dataclasses.dataclass(frozen=True, eq=False)
+class GroupMatrix:
+    """A group-circulant matrix by its blocks, which multiplies functions on the training samples.
+
+    Attributes:
+        sigmas: the matrices of the irreps.
+        matrices: the blocks, Hermitian.
+        weights: those of the irreps.
+    """
+
+    sigmas: tuple[jax.Array, ...]
+    matrices: tuple[jax.Array, ...]
+    weights: tuple[float, ...] = dataclasses.field(metadata={"static": True})
+
+    @classmethod
+    def from_blocks(cls, blocks: Iterable[tuple[WeightedIrrep, jax.Array]]) -> "GroupMatrix":
+        """Return the matrix with these blocks, one for each irrep that real functions need."""
+        irreps, matrices = zip(*blocks, strict=True)
+        real = jnp.finfo(matrices[0].dtype).dtype
+        return cls(tuple(irrep.matrices(real) for irrep in irreps), matrices, tuple(irrep.weight for irrep in irreps))
+
+    def times(self, v: jax.Array) -> jax.Array:
+        """Return the product with v [order, n, columns]."""
+        total: Any = 0
+        for sigma, matrix, weight in zip(self.sigmas, self.matrices, self.weights, strict=True):
+            total = total + weight * synthesize(sigma, product(matrix, coefficients(sigma, v)), v.shape[-1])
+        return total
+
+    def norm_bound(self) -> jax.Array:
+        """Return a bound on the largest eigenvalue: the smaller of two norms, for the block with the largest."""
+        norms = [
+            jnp.minimum(jnp.linalg.norm(matrix), jnp.max(jnp.sum(jnp.abs(matrix), axis=1))) for matrix in self.matrices
+        ]
+        return jnp.max(jnp.stack(norms))
+
+
+@dataclass_pytree
+@dataclasses.dataclass(frozen=True, eq=False)
+class LossTraining:
+    """What members are trained on, and with.
+
+    Attributes:
+        theta: Θ.
+        start: f_0 of all members, [order, n, members · outputs].
+        y: the labels of all samples, [order · n, ...].
+        loss: the loss of each sample.
+        outputs: how many outputs a member has.
+        entries: what the sum of losses is divided by.
+    """
+
+    theta: GroupMatrix
+    start: jax.Array
+    y: jax.Array
+    loss: LossFn = dataclasses.field(metadata={"static": True})
+    outputs: int = dataclasses.field(metadata={"static": True})
+    entries: int = dataclasses.field(metadata={"static": True})
+
+    def by_member(self, values: jax.Array) -> jax.Array:
+        """Return functions on the training samples as outputs [members, order · n, outputs]."""
+        return jnp.moveaxis(values.reshape(len(self.y), -1, self.outputs), 1, 0)
+
+    def by_column(self, values: jax.Array) -> jax.Array:
+        """Return outputs [members, order · n, outputs] as functions on the training samples."""
+        return jnp.moveaxis(values, 0, 1).reshape(self.start.shape)
+
+    def gradient(self, u: jax.Array) -> jax.Array:
+        """Return ∇L at f_0 + u."""
+        return self.by_column(jax.vmap(jax.grad(self.total))(self.by_member(self.start + u)))
+
+    def total(self, outputs: jax.Array) -> jax.Array:
+        """Return L of one member's outputs [order · n, outputs]."""
+        return jnp.sum(self.loss(outputs, self.y)) / self.entries
+
+    def second_derivatives(self, u: jax.Array) -> jax.Array:
+        """Return H at f_0 + u, a matrix for each sample: [members, order · n, outputs, outputs]."""
+
+        def of_sample(output: jax.Array, y: jax.Array) -> jax.Array:
+            return jax.hessian(lambda f: jnp.sum(self.loss(f[None], y[None])) / self.entries)(output)
+
+        return jax.vmap(lambda outputs: jax.vmap(of_sample)(outputs, self.y))(self.by_member(self.start + u))
+
+    def slope(self, state: jax.Array, rate: Any, ridge: Any) -> jax.Array:
+        """Return (a', u') at (a, u), stacked."""
+        a, u = state
+        gradient = self.gradient(u)
+        return -rate * jnp.stack([gradient + ridge * a, self.theta.times(gradient) + ridge * u])
+
+
+class Tolerance(NamedTuple):
+    """How large an error of outputs may be in each step: absolutely, and relatively to the outputs."""
+
+    rtol: float
+    atol: float
+
+
+@partial(jax.jit, static_argnames="most_steps")
+def follow_flow(
+    training: LossTraining, dynamics: Dynamics, times: jax.Array, tolerance: Tolerance, *, most_steps: int
+) -> Path:
+    """Return (a, u) at increasing times under gradient flow, [T, 2, order, n, columns]."""
+    rate, ridge = (jnp.asarray(value, training.start.dtype) for value in (dynamics.rate, dynamics.shift))
+    largest = training.theta.norm_bound()
+
+    bound = largest_curvature(training.loss)
+
+    def fastest_rate(state: jax.Array) -> jax.Array:
+        if bound is not None:
+            return rate * (largest * bound / training.entries + ridge)
+        # The largest row sum bounds the eigenvalues of a matrix.
+        curvature = jnp.max(jnp.sum(jnp.abs(training.second_derivatives(state[1])), axis=-1))
+        return rate * (CURVATURE_MARGIN * largest * curvature + ridge)
+
+    def error_size(error: jax.Array, before: jax.Array, after: jax.Array) -> jax.Array:
+        outputs = jnp.maximum(jnp.abs(training.start + before[1]), jnp.abs(training.start + after[1]))
+        parts = training.by_member(error[1] / (tolerance.atol + tolerance.rtol * outputs))
+        return jnp.max(jnp.sqrt(jnp.mean(parts**2, axis=(1, 2))))
+
+    equation = Equation(lambda state: training.slope(state, rate, ridge), fastest_rate, error_size)
+    return follow(equation, jnp.zeros((2, *training.start.shape), training.start.dtype), times, most_steps=most_steps)
+
+
+@jax.jit
+def follow_descent(training: LossTraining, dynamics: Dynamics, times: jax.Array) -> jax.Array:
+    """Return (a, u) after increasing numbers of steps of descent, with momentum, [T, 2, order, n, columns]."""
+    rate, friction = (jnp.asarray(value, training.start.dtype) for value in (dynamics.rate, dynamics.friction))
+    start = jnp.zeros((2, *training.start.shape), training.start.dtype)
+
+    def step(_: jax.Array, states: tuple) -> tuple:
+        state, before = states
+        return state + training.slope(state, rate, jnp.zeros_like(rate)) + friction * (state - before), state
+
+    def reach(carry: tuple, time: jax.Array) -> tuple:
+        states, done = carry
+        states = jax.lax.fori_loop(done, time, step, states)
+        return (states, time), states[0]
+
+    counts = times.astype(jnp.int32)
+    return jax.lax.scan(reach, ((start, start), jnp.zeros((), jnp.int32)), counts)[1]
+
+
+@partial(jax.jit, static_argnames="tolerance")
+def follow_momentum_flow(
+    training: LossTraining, learning_rate: Any, beta: Any, times: jax.Array, tolerance: Tolerance
+) -> jax.Array:
+    """Return (a, u) at increasing positive times under a'' + γa' = −∇L in the time √η t, [T, 2, order, n, columns].
+
+    Oscillations have no real rates, but they are slow: of the order √(Θ t), which an ordinary method follows.
+    """
+    dtype = training.start.dtype
+    root = jnp.sqrt(jnp.asarray(learning_rate, dtype))
+    friction = (1 - jnp.asarray(beta, dtype)) / root
+    one, zero = jnp.ones((), dtype), jnp.zeros((), dtype)
+
+    def slope(state: tuple, _: jax.Array) -> tuple:
+        place, speed = state
+        return speed, training.slope(place, one, zero) - friction * speed
+
+    rest = jnp.zeros((2, *training.start.shape), dtype)
+    # `odeint` begins at the first time.
+    moments = jnp.concatenate([jnp.zeros(1, dtype), root * times])
+    return odeint(slope, (rest, rest), moments, rtol=tolerance.rtol, atol=tolerance.atol)[0][1:]
+
+
+class Minimum(NamedTuple):
+    """The end of training.
+
+    Attributes:
+        z: where it is, [order, n, columns].
+        u: S z, the change of outputs.
+        slope: how far from a minimum it is, relative to the start: the largest of all members.
+        growth: the largest change of an output.
+        flatness: the smallest second derivative, in directions in which the loss changes outputs, over the largest.
+    """
+
+    z: jax.Array
+    u: jax.Array
+    slope: jax.Array
+    growth: jax.Array
+    flatness: jax.Array
+
+
+@jax.jit
+def find_minimum(training: LossTraining, S: GroupMatrix, ridge: jax.Array, tolerance: jax.Array) -> Minimum:
+    """Return where L(f_0 + S z) + ½λ₀|z|² is smallest, by Newton's method."""
+
+    def slope_of(z: jax.Array, u: jax.Array) -> jax.Array:
+        return S.times(training.gradient(u)) + ridge * z
+
+    def objective(z: jax.Array, u: jax.Array) -> jax.Array:
+        losses = jax.vmap(training.total)(training.by_member(training.start + u))
+        return losses + ridge / 2 * jnp.sum(training.by_member(z) ** 2, axis=(1, 2))
+
+    def size(values: jax.Array) -> jax.Array:
+        return jnp.sqrt(jnp.sum(training.by_member(values) ** 2, axis=(1, 2)))
+
+    def spread(by_member: jax.Array) -> jax.Array:
+        return jnp.tile(jnp.repeat(by_member, training.outputs), (*training.start.shape[:2], 1))
+
+    zero = jnp.zeros_like(training.start)
+    first = slope_of(zero, zero)
+    scale = size(first) + jnp.finfo(first.dtype).tiny
+
+    def newton_step(carry: tuple) -> tuple:
+        number, z, u, slope = carry
+        H = training.second_derivatives(u)
+        damping = spread(jnp.max(jnp.abs(H)) * size(slope) / scale)
+
+        def hessian(v: jax.Array) -> jax.Array:
+            inner = jnp.einsum("mnab,mnb->mna", H, training.by_member(S.times(v)))
+            return S.times(training.by_column(inner)) + (ridge + damping) * v
+
+        direction, _ = cg(hessian, -slope, tol=1e-2, maxiter=CG_STEPS)
+        moved, decrease = S.times(direction), jnp.sum(training.by_member(slope * direction), axis=(1, 2))
+        share = _backtrack(objective, (z, u), (direction, moved), decrease)
+        z, u = z + spread(share) * direction, u + spread(share) * moved
+        return number + 1, z, u, slope_of(z, u)
+
+    def unfinished(carry: tuple) -> jax.Array:
+        number, _, u, slope = carry
+        far = jnp.max(size(slope) / scale) > tolerance
+        return far & (number < NEWTON_STEPS) & jnp.isfinite(u).all()
+
+    _, z, u, slope = jax.lax.while_loop(unfinished, newton_step, (jnp.zeros((), jnp.int32), zero, zero, first))
+    return Minimum(z, u, jnp.max(size(slope) / scale), jnp.max(jnp.abs(u)), _flatness(training.second_derivatives(u)))
+
+
+def _backtrack(objective: Callable, place: tuple, direction: tuple, decrease: jax.Array) -> jax.Array:
+    """Return for each member the share of a step, 1 or a half, a quarter, …, with which its loss becomes smaller."""
+    before = objective(*place)
+    eps = jnp.finfo(before.dtype).eps
+
+    def values(share: jax.Array) -> jax.Array:
+        # Each member has a share of its own, and its loss depends on its own alone: try the same for all.
+        return objective(*(at + share * by for at, by in zip(place, direction, strict=True)))
+
+    def halve(carry: tuple) -> tuple:
+        number, shares = carry
+        trial = 0.5**number
+        fine = values(trial) <= before + 1e-4 * trial * decrease + 10 * eps * jnp.abs(before)
+        return number + 1, jnp.where((shares == 0) & fine, trial, shares)
+
+    def unfinished(carry: tuple) -> jax.Array:
+        return (carry[0] < HALVINGS) & (carry[1] == 0).any()
+
+    return jax.lax.while_loop(unfinished, halve, (jnp.zeros((), before.dtype), jnp.zeros_like(before)))[1]
+
+
+def _flatness(H: jax.Array) -> jax.Array:
+    """Return the smallest over the largest second derivative; a common change of all outputs does not count if free."""
+    outputs = H.shape[-1]
+    common = jnp.ones(outputs, H.dtype) / outputs**0.5
+    largest = jnp.max(jnp.abs(H)) + jnp.finfo(H.dtype).tiny
+    is_free = jnp.max(jnp.abs(H @ common)) <= 100 * jnp.finfo(H.dtype).eps ** 0.5 * largest if outputs > 1 else False
+    # Lifting the free direction out of the way leaves the other eigenvalues as they are.
+    lifted = H + jnp.where(is_free, largest, 0) * (common[:, None] * common[None, :])[None, None]
+    return jnp.min(jnp.linalg.eigvalsh(lifted)) / largest
