@@ -209,12 +209,15 @@ def prepare_task(
         got = getattr(outputs, "shape", type(outputs).__name__)
         fix = "A network returns one array, with the sample axis first."
         raise refusal("module", expected=f"one with outputs of {y.shape[0]} samples", got=got, fix=fix)
+    if batches.stream is not None and isinstance(class_weights, str):
+        fix = "Count the labels yourself: n / (K n_c) for a class with n_c of n samples in K classes."
+        raise refusal("class_weights", expected="numbers for a stream of batches", got=repr(class_weights), fix=fix)
     loss_fn = loss_function(loss, outputs, y, class_weights=class_weights, label_smoothing=label_smoothing)
     task = Task(model, optimizer, loss_fn, reduction, batches, key_impl)
     _check_optimizer(task, params)
-    _check_finite(x, "x")
+    check_finite(x, "x")
     if isinstance(loss, str):  # a user's loss may leave out labels that are not numbers
-        _check_finite(y, "y")
+        check_finite(y, "y")
     return task, data
 
 
@@ -310,7 +313,8 @@ def _is_number(leaf: jax.Array) -> bool:
     return jnp.issubdtype(leaf.dtype, jnp.number)
 
 
-def _check_finite(tree: Any, argument: str) -> None:
+def check_finite(tree: Any, argument: str) -> None:
+    """Refuse samples or labels that are not finite."""
     for leaf in jax.tree.leaves(tree):
         numbers = jnp.issubdtype(leaf.dtype, jnp.floating)
         if numbers and not all(np.isfinite(part).all() for part in in_portions(leaf)):

@@ -100,9 +100,9 @@ def train(
             a step on the devices; "auto" takes the host for batches of data that would take more than a quarter of the
             memory that is free. The result is the same.
         validation: a pair `(x, y)`, a labelled set or an augmented set, on which members and their ensemble are
-            measured before training, after each epoch (without batches: about 100 times) and at the end: their loss,
-            and the accuracy of classes or the mean square error of numbers. Results are in `run.history`. The
-            ensemble averages probabilities for "cross_entropy", and outputs for other losses.
+            measured: before training, after each epoch (about 100 times if an epoch is one step) and at the end. What
+            is measured is their loss, and the accuracy of classes or the mean square error of numbers. Results are in
+            `run.history`. The ensemble averages probabilities for "cross_entropy", and outputs for other losses.
         validate_every: validate after so many steps, instead of each epoch.
         metrics: more to measure on the validation set: by names functions of predictions [members, n, out] and y that
             return one value for each member, or one for all.

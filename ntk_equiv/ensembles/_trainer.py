@@ -44,7 +44,8 @@ class Watch:
     Attributes:
         record: what to record.
         validation: the validation set; None if there is none.
-        validate_every: after how many steps to validate; None for every epoch, or without batches for every loss noted.
+        validate_every: after how many steps to validate; None for every epoch, or for every loss that is noted if an
+            epoch is one step.
         early_stopping: when to stop members; None for never.
         callbacks: functions that are told what happened.
     """
@@ -141,8 +142,8 @@ class Trainer:
         if self.checkpoints is not None:
             at["checkpoint"] = {*range(self.every, total, self.every), total}
         if watch.validation is not None:
-            batches = self.task.batches
-            every = watch.validate_every or (None if batches.batch_size is None else batches.per_epoch)
+            per_epoch = self.task.batches.per_epoch
+            every = watch.validate_every or (per_epoch if per_epoch > 1 else None)
             at["validation"] = {0, total, *(noted if every is None else range(every, total, every))}
         return {"loss": noted | at["validation"] - {0}, **at}
 

@@ -27,7 +27,7 @@ from ntk_equiv._typing import Inputs
 from ntk_equiv.ensembles._batches import Data
 from ntk_equiv.ensembles._fingerprints import hash_data
 from ntk_equiv.ensembles._inputs import check_inputs, input_specs
-from ntk_equiv.ensembles._members import NEVER, Task
+from ntk_equiv.ensembles._members import NEVER, Task, check_finite
 from ntk_equiv.ensembles._models import Params, State
 from ntk_equiv.ensembles._sources import as_stored, shapes_of, with_shape
 from ntk_equiv.orbits import AugmentedSet, samples_and_labels
@@ -195,6 +195,7 @@ def check_validation(validation: Any, metrics: Any, task: Task, data: Data, para
         raise refusal("validation", expected=f"labels [{shape}], as in training", got=f"shape {y.shape}", fix=fix)
     outputs = jax.eval_shape(task.model.apply, params, shapes_of(x), state)
     check_labels(task.loss, outputs, y, "validation")
+    check_finite(x, "validation")
     checked = default_metrics(task.loss, outputs, y) | _check_metrics(metrics)
     return Validation(x, y, task.loss, task.reduction, checked)
 

@@ -13,6 +13,7 @@ REGULAR = reps.regular(groups.cyclic(3))
 DATA, AUGMENTED = (X, Y), augment(X, Y, REGULAR)
 CLASSES = (X, jnp.array([0, 1]))
 STOPPING = ensembles.EarlyStopping(patience=2)
+STREAM = ensembles.BatchStream(lambda epoch: [CLASSES], 1)
 NET = stax.serial(stax.Dense(4), stax.Relu(), stax.Dense(1))
 TWO = stax.serial(stax.Dense(4), stax.Relu(), stax.Dense(2))
 SETTINGS = {"members": 2, "steps": 1, "optimizer": optax.sgd(0.1), "key": KEY}
@@ -63,6 +64,7 @@ CALLS = {
     "train(TWO, CLASSES, loss='cross_entropy', class_weights=[1.0])": "class_weights",
     "train(TWO, CLASSES, loss='cross_entropy', class_weights=[1.0, -1.0])": "class_weights",
     "train(TWO, CLASSES, loss='cross_entropy', class_weights='even')": "class_weights",
+    "train(TWO, STREAM, loss='cross_entropy', class_weights='balanced')": "class_weights",
     "train(TWO, CLASSES, loss='cross_entropy', class_weights=['a', 'b'])": "class_weights",
     "train(TWO, CLASSES, loss='cross_entropy', label_smoothing=1.0)": "label_smoothing",
     "train(TWO, CLASSES, loss='cross_entropy', label_smoothing='much')": "label_smoothing",
@@ -72,6 +74,7 @@ CALLS = {
     "train(validation=(X[:, :2], Y))": "validation",
     "train(validation=(X.astype(int), Y))": "validation",
     "train(validation=(X, Y[:1]))": "validation",
+    "train(validation=(X * float('nan'), Y))": "validation",
     "train(validation=(X, Y[:, None]))": "validation",
     "train(validation=(X, Y.astype(int)))": "validation",
     "train(TWO, CLASSES, loss='cross_entropy', validation=(X, jnp.array([1, 2])))": "validation",
