@@ -23,10 +23,10 @@ from trainers import ADAM, ADAM_RATE, BATCH, EPOCHS, IMAGES, data
 from ntk_equiv import ensembles
 
 MEMBERS, ROUNDS, RUNS = 4, 2, 3
-# The gradient of a bias before a normalisation is rounding alone, which Adam turns into a whole step in any direction. In
-# evaluation it shows until the running mean has followed. So one step is compared.
+# The gradient of a bias before a normalisation is rounding alone, which Adam turns into a whole step in any direction.
+# In evaluation it shows until the running mean has followed. So one step is compared.
 CHECKED_STEPS, TOLERANCE = 1, 2e-3
-KEY = jax.random.key(0)
+SEED = 0
 
 
 class FlaxCNN(nn.Module):
@@ -53,7 +53,7 @@ def network(layers: str) -> nn.Module:
 
 def train(layers: str, batch: tuple, members: int, **settings) -> ensembles.Run:
     """Train with this library."""
-    chosen = {"members": members, "key": KEY, "loss": "cross_entropy", "optimizer": ADAM}
+    chosen = {"members": members, "key": jax.random.key(SEED), "loss": "cross_entropy", "optimizer": ADAM}
     return ensembles.train(network(layers), batch, **chosen, **settings)
 
 
@@ -91,7 +91,7 @@ def flax(_layers: str) -> float:
     def run(members: int):
         x, y = map(jnp.asarray, data(None))
         found = []
-        for key in jax.random.split(KEY, members):
+        for key in jax.random.split(jax.random.key(SEED), members):
             state = flax_init(key)
             for epoch in range(EPOCHS):
                 order = jax.random.permutation(jax.random.fold_in(key, epoch), IMAGES)
@@ -123,7 +123,7 @@ def difference(layers: str) -> float:
     """Return how much outputs in evaluation differ after a step from the same variables."""
     x, y = (part[:BATCH] for part in data(None))
     run = train(layers, (x, y), 2, steps=CHECKED_STEPS)
-    begin, own = ensembles.untrained(network(layers), x, members=2, key=KEY), run.predict(x)
+    begin, own = ensembles.untrained(network(layers), x, members=2, key=jax.random.key(SEED)), run.predict(x)
     found = []
     for member in range(2):
         variables = begin.member(member)
