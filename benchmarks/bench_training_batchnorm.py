@@ -1,7 +1,7 @@
 """How fast are members with batch normalisation trained on a CPU, against a loop over members in PyTorch and in Flax?
 
-The network is the paper's for FashionMNIST with batch normalisation after each convolution, once with the layers of
-this library and once with Flax's own; four members, batches of 64 images, Adam. Our trainer uses one device per core,
+The network is the paper's for FashionMNIST with batch normalisation after each convolution, with the layers of this
+library, or with Flax's own for `--layers flax`; four members, batches of 64 images, Adam. Our trainer uses one device per core,
 which must be arranged before JAX starts, and the others use JAX and PyTorch as they are. So each way runs in its own
 process. The ways take turns, and the shortest time of each counts. First all of them take a step from the same
 parameters on the same batch, and must agree on outputs in evaluation, which rest on the running statistics. (The
@@ -176,5 +176,4 @@ if __name__ == "__main__":
     if arguments.way:
         print(json.dumps(float(np.asarray(WAYS[arguments.way](arguments.layers)))))
     else:
-        for layers in ("ours", "flax"):
-            compare(layers)
+        compare(arguments.layers)
