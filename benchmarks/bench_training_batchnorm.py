@@ -1,9 +1,9 @@
 """How fast are members with batch normalisation trained on a CPU, against a loop over members in PyTorch and in Flax?
 
 The network is the paper's for FashionMNIST with batch normalisation after each convolution, with the layers of this
-library, or with Flax's own for `--layers flax`; four members, batches of 64 images, Adam. Our trainer uses one device per core,
-which must be arranged before JAX starts, and the others use JAX and PyTorch as they are. So each way runs in its own
-process. The ways take turns, and the shortest time of each counts. First all of them take a step from the same
+library, or with Flax's own for `--layers flax`; four members, batches of 64 images, Adam. Our trainer uses one device
+per core, which must be arranged before JAX starts, and the others use JAX and PyTorch as they are. So each way runs in
+its own process. The ways take turns, and the shortest time of each counts. First all of them take a step from the same
 parameters on the same batch, and must agree on outputs in evaluation, which rest on the running statistics. (The
 running variance of PyTorch is larger by n / (n − 1) with n = 64 · 26 · 26, which is less than the tolerance.) PyTorch
 is left out where it is not installed.
