@@ -302,10 +302,11 @@ def with_modes(module: Module, /, *, training: Mapping[str, Any], evaluation: Ma
         >>> class Net(nn.Module):
         ...     @nn.compact
         ...     def __call__(self, x, phase="fit"):
-        ...         return nn.Dropout(0.5, deterministic=phase == "use")(x)
+        ...         x = nn.Dropout(0.5, deterministic=phase == "use")(x)
+        ...         return nn.Dense(1, kernel_init=nn.initializers.ones)(x)
         >>> net = ensembles.with_modes(Net(), training={"phase": "fit"}, evaluation={"phase": "use"})
         >>> print(ensembles.untrained(net, jnp.ones((1, 2)), members=1, key=jax.random.key(0)).mean(jnp.ones((1, 2))))
-        [[1. 1.]]
+        [[2.]]
     """
     model = as_model(module)
     if not isinstance(model, _Linen | _NNX):
