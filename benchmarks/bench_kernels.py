@@ -2,8 +2,8 @@
 
 neural-tangents is called in both usual ways: `kernel_fn` as it is, and wrapped in `jax.jit`. Where we are close to the
 latter, targets refer to it. For those dense networks, the time of half a product of the inputs and of writing two
-results of this size is measured beside it: a floor, since nobody can do without these, and a low one, since it leaves out
-roots and arc cosines.
+results of this size is measured beside it: a floor, since nobody can do without these, and a low one, since it
+leaves out roots and arc cosines.
 """
 
 import argparse
