@@ -39,6 +39,7 @@ The data are an npz file with the arrays
   y_test   their labels (if missing, nothing is said about errors on test samples)
   class_names   names of the classes 0, 1, … (if missing, classes are called by their numbers)
 as `np.savez("data.npz", x=x, y=y)` writes it. Other arrays are ignored.
+Or they are a folder that holds one folder of pictures for each class; some of the pictures are held out.
 
 groups:   C4, D4, S3, A4, T, O, I, V4, Q8, SO2:8, O2:4, SO3:D3, and products such as C2xC4
 actions:  rot90, rotate (interpolates), translations   on images;  rot90+matrix turns their channels as well
@@ -56,6 +57,7 @@ examples:
   ntk-equiv plan data.npz --group C8 --action matrix --times log:1:1e5:20 inf --members 100 --out results
 
   ntk-equiv plan images.npz --group D4 --action rot90 --arch cnn:relu:2:gap --minutes 60
+  ntk-equiv plan slides/ --size 28 --group D4 --action rot90
 
 exit codes: 0 for success, 2 for what you have to put right, 1 for any other error, 130 if interrupted
 """
@@ -95,15 +97,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_plan(asked: argparse.Namespace) -> None:
-    from ntk_equiv import datasets, planning
+    from ntk_equiv import planning
     from ntk_equiv._check import refusal
 
     if asked.figures and find_spec("matplotlib") is None:
         fix = "Install matplotlib (`pip install 'ntk-equiv[plots]'`), or leave figures out with --no-figures."
         raise refusal("figures", expected="left out without matplotlib", got="wanted", fix=fix)
+    asked.data = asked.data.expanduser().resolve() if asked.data.is_dir() else asked.data
     folder = planning.checked_folder(asked.out or f"{asked.data.stem}-plan", overwrite=asked.overwrite)
-    given: dict[str, Any] = datasets.npz_arrays(asked.data, ("x", "y"), optional=("x_test", "y_test", "class_names"))
     with _precision("float32" if asked.float32 else "float64") as dtype:
+        given = _read_pictures(asked) if asked.data.is_dir() else _read_arrays(asked)
         settings = {name: getattr(asked, name) for name in SETTINGS}
         settings["name"] = asked.data.name if asked.name is None else asked.name
         in_file = given.pop("class_names", None)
@@ -116,6 +119,26 @@ def _run_plan(asked: argparse.Namespace) -> None:
     print("\nFiles\n-----")
     for path in paths:
         print(path)
+
+
+def _read_arrays(asked: argparse.Namespace) -> dict[str, Any]:
+    """Return the arrays of a file."""
+    from ntk_equiv import datasets
+    from ntk_equiv._check import refusal
+
+    if asked.size is not None:
+        fix = "Arrays are taken as they are; --size is for a folder of pictures."
+        raise refusal("size", expected="left out for an npz file", got=asked.size, fix=fix)
+    return datasets.npz_arrays(asked.data, ("x", "y"), optional=("x_test", "y_test", "class_names"))
+
+
+def _read_pictures(asked: argparse.Namespace) -> dict[str, Any]:
+    """Return the pictures of a folder, and the names of its folders as those of the classes."""
+    from ntk_equiv import datasets
+
+    pictures = datasets.image_folder(asked.data, size=asked.size)
+    names = sorted(entry.name for entry in asked.data.iterdir() if entry.is_dir())
+    return {"x": pictures.x, "y": pictures.y, "class_names": names}
 
 
 def _run_info(asked: argparse.Namespace) -> None:
@@ -215,7 +238,8 @@ def _build_parser() -> argparse.ArgumentParser:
 
 def _add_plan_options(plan: argparse.ArgumentParser) -> None:
     plan.description, plan.epilog = ABOUT_PLAN, EXAMPLES_PLAN
-    plan.add_argument("data", type=Path, help="npz file with x, y and perhaps x_test, y_test")
+    plan.add_argument("data", type=Path, help="npz file with x, y and perhaps x_test, y_test; or a folder of pictures")
+    plan.add_argument("--size", type=int, help="scale the pictures of a folder to SIZE × SIZE (default: as they are)")
     for name, (convert, default, text) in OPTIONS.items():
         shown = f"{default:.4g}" if isinstance(default, float) else default
         plan.add_argument(

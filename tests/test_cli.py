@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ntk_equiv
-from ntk_equiv import cli, planning
+from ntk_equiv import cli, datasets, planning
 from ntk_equiv.planning import ACTIONS, ACTIVATIONS
 from tests.planning.problems import SETTINGS, VECTORS
 
@@ -55,6 +55,45 @@ def test_a_plan_is_that_of_the_library(data, planned):
     assert found.table() == dataclasses.replace(expected, origin=found.origin, notes=notes).table()
     assert (planned / "plan.txt").read_text() == found.table() + "\n"
     assert {path.name for path in planned.iterdir()} == {f"plan.{end}" for end in ("html", "json", "txt", "pdf", "png")}
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder with two classes of coloured pictures, of different sizes."""
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for name, brightest in (("dark", 90), ("light", 255)):
+        (tmp_path / "slides" / name).mkdir(parents=True)
+        for number in range(5):
+            pixels = rng.integers(0, brightest, (4 + number, 4 + number, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "slides" / name / f"{number}.png")
+    return tmp_path / "slides"
+
+
+def test_a_folder_of_pictures_is_planned_as_its_arrays_are(pictures, tmp_path):
+    arguments = options(action="rot90", times=[1.0, "inf"])
+    written = [*arguments, "--size", "4", "--no-figures", "--quiet", "--out", str(tmp_path / "plan")]
+    assert cli.main(["plan", str(pictures), *written]) == 0
+    found = planning.Plan.load(tmp_path / "plan" / "plan.json")
+    read = datasets.image_folder(pictures, size=4)
+    names = ["dark", "light"]
+    expected = planning.plan(
+        read.x, read.y, class_names=names, **{**SETTINGS, "action": "rot90", "times": [1.0, "inf"]}
+    )
+    assert found.origin["data"] == "slides"
+    (cost,) = [note for note in found.notes if note.startswith("Cost")]  # as measured just then
+    notes = tuple(cost if note.startswith("Cost") else note for note in expected.notes)
+    assert found.table() == dataclasses.replace(expected, origin=found.origin, notes=notes).table()
+    assert "dark" in found.table()
+
+
+def test_pictures_that_cannot_be_used_are_refused(pictures, data, tmp_path, capsys):
+    new = ["--out", str(tmp_path / "new")]
+    assert cli.main(["plan", str(pictures), *options(action="rot90"), *new]) == 2
+    assert "--size must be given for pictures of different shapes" in capsys.readouterr().err
+    assert cli.main(["plan", str(data), *options(), "--size", "28", *new]) == 2
+    assert "--size must be left out for an npz file, got 28" in capsys.readouterr().err
 
 
 def test_what_is_there_is_not_replaced_unless_that_is_said(data, planned, capsys):
@@ -129,7 +168,11 @@ def test_files_that_cannot_be_used_are_refused(tmp_path, capsys, arrays, complai
 
 def test_files_that_are_none_are_refused(tmp_path, capsys):
     (tmp_path / "text.npz").write_text("x, y")
-    for name, complaint in (("missing.npz", "got no file"), ("text.npz", "got no archive"), ("", "got a folder")):
+    for name, complaint in (
+        ("missing.npz", "got no file"),
+        ("text.npz", "got no archive"),
+        ("", "got no pictures there"),
+    ):
         assert cli.main(["plan", str(tmp_path / name), *options(), "--out", str(tmp_path / "new")]) == 2
         assert complaint in capsys.readouterr().err
 
