@@ -72,7 +72,7 @@ def pictures(tmp_path):
 
 
 def test_a_folder_of_pictures_is_planned_as_its_arrays_are(pictures, tmp_path):
-    arguments = options(action="rot90", times=[1.0, "inf"])
+    arguments = options(action="rot90")
     written = [*arguments, "--size", "4", "--no-figures", "--quiet", "--out", str(tmp_path / "plan")]
     assert cli.main(["plan", str(pictures), *written]) == 0
     found = planning.Plan.load(tmp_path / "plan" / "plan.json")
