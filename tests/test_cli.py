@@ -77,10 +77,7 @@ def test_a_folder_of_pictures_is_planned_as_its_arrays_are(pictures, tmp_path):
     assert cli.main(["plan", str(pictures), *written]) == 0
     found = planning.Plan.load(tmp_path / "plan" / "plan.json")
     read = datasets.image_folder(pictures, size=4)
-    names = ["dark", "light"]
-    expected = planning.plan(
-        read.x, read.y, class_names=names, **{**SETTINGS, "action": "rot90", "times": [1.0, "inf"]}
-    )
+    expected = planning.plan(read.x, read.y, class_names=["dark", "light"], **{**SETTINGS, "action": "rot90"})
     assert found.origin["data"] == "slides"
     (cost,) = [note for note in found.notes if note.startswith("Cost")]  # as measured just then
     notes = tuple(cost if note.startswith("Cost") else note for note in expected.notes)
