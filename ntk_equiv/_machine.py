@@ -1,5 +1,6 @@
 """What this machine has: cores, and memory in which a result will fit or not, asked before it is computed."""
 
+import itertools
 import math
 import os
 from collections import deque
@@ -29,6 +30,12 @@ def run_in_threads(programs: Iterable[Callable[[], T]]) -> Iterator[T]:
     >>> list(run_in_threads([lambda: 1, lambda: 2]))
     [1, 2]
     """
+    programs = iter(programs)
+    first = list(itertools.islice(programs, 2))
+    if len(first) < 2:  # not worth a thread
+        yield from (program() for program in first)
+        return
+    programs = itertools.chain(first, programs)
     workers = max(available_cores(), len(jax.local_devices()))
     waiting: deque[Future[T]] = deque()
     with ThreadPoolExecutor(workers) as pool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ntk_equiv._check import instance, is_concrete, real_array, refusal
 from ntk_equiv._typing import Array
-from ntk_equiv.infinite import InfiniteEnsemble
+from ntk_equiv.infinite import InfiniteEnsemble, SampledEnsemble
 
 Numbers = Array | np.ndarray | np.number | float | int | Sequence[Any]
 """One real number, or an array of them, which may be written as nested lists."""
@@ -67,6 +67,12 @@ def deviation_of_each(delta: Numbers, shape: tuple[int, ...]) -> np.ndarray:
 
 def check_ensemble(ens: Any, argument: str = "ens") -> InfiniteEnsemble:
     """Return `ens` if it is an infinite ensemble."""
+    if isinstance(ens, SampledEnsemble):
+        fix = (
+            "Other losses have no Gaussian law: measure the members that were drawn, with `metrics` on "
+            "`ens.outputs(x, t)` at the samples and those they are moved to, or use `theorems.emergent_equivariance`."
+        )
+        raise refusal(argument, expected="an `InfiniteEnsemble`", got="a `SampledEnsemble`", fix=fix, kind=TypeError)
     fix = "Make one with `InfiniteEnsemble(kernel_fn, train)`."
     return instance(ens, InfiniteEnsemble, argument, expected="an infinite ensemble", fix=fix)
 

@@ -3,6 +3,7 @@
     `InfiniteEnsemble`                  a trained ensemble: any number of times and test samples
     `ensemble_mean`, `ensemble_cov`     the same in one call
     `SampledEnsemble`                   trained with any loss, known through members that are drawn
+    `DrawingError`                      how exact its members are before training
     `estimate_cost`                     what an ensemble will take, before any work
     `haar_limit`                        augmentation by all rotations of the plane, as a limit
     `RankWarning`, `ReductionWarning`   what it may warn of
@@ -29,6 +30,7 @@ from ntk_equiv.infinite._cost import seconds_per_pair as seconds_per_pair
 from ntk_equiv.infinite._cost import seconds_per_product as seconds_per_product
 from ntk_equiv.infinite._ensemble import InfiniteEnsemble
 from ntk_equiv.infinite._functions import HaarLimit, ensemble_cov, ensemble_mean, haar_limit
+from ntk_equiv.infinite._loss_problem import DrawingError
 from ntk_equiv.infinite._moments import ErrorBudget
 from ntk_equiv.infinite._moments import rounding_allowed as rounding_allowed
 from ntk_equiv.infinite._sampled import SampledEnsemble
@@ -38,6 +40,7 @@ from ntk_equiv.infinite._warnings import RankWarning
 
 __all__ = [
     "Cost",
+    "DrawingError",
     "ErrorBudget",
     "Estimate",
     "ExpectedError",

@@ -68,11 +68,13 @@ class Equation:
         slope: F.
         fastest_rate: returns ρ at y, a bound on the rates.
         error_size: returns how large an error is in units of what is tolerated, from the error, y and the next y.
+        traceable: whether JAX can trace F. If not, the loops over steps and stages are those of Python.
     """
 
     slope: Callable[[jax.Array], jax.Array]
     fastest_rate: Callable[[jax.Array], jax.Array]
     error_size: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+    traceable: bool = True
 
 
 def follow(equation: Equation, start: jax.Array, times: jax.Array, *, most_steps: int) -> Path:
@@ -94,10 +96,21 @@ def follow(equation: Equation, start: jax.Array, times: jax.Array, *, most_steps
         def unfinished(state: _State) -> jax.Array:
             return (state.time < time) & (state.steps < most_steps)
 
-        state = jax.lax.while_loop(unfinished, lambda state: _try_step(equation, state, time), state)
+        if equation.traceable:
+            state = jax.lax.while_loop(unfinished, lambda state: _try_step(equation, state, time), state)
+        else:
+            while unfinished(state):
+                state = _try_step(equation, state, time)
         return state, state.y
 
-    state, values = jax.lax.scan(reach, state, times)
+    if equation.traceable:
+        state, values = jax.lax.scan(reach, state, times)
+    else:
+        found = []
+        for time in times:
+            state, value = reach(state, time)
+            found.append(value)
+        values = jnp.stack(found)
     return Path(values, state.evaluations, state.steps, state.time >= times[-1])
 
 
@@ -110,7 +123,7 @@ def _try_step(equation: Equation, state: _State, until: jax.Array) -> _State:
     ends = free >= left
     step = jnp.where(ends, left, free)
     stages = jnp.clip(1 + jnp.sqrt(1 + STABLE * step * rate), 2, MOST_STAGES).astype(jnp.int32)
-    y = _chebyshev_step(equation.slope, state.y, state.slope, step, stages)
+    y = _chebyshev_step(equation, state.y, state.slope, step, stages)
     slope = equation.slope(y)
     error = 0.8 * (state.y - y) + 0.4 * step.astype(y.dtype) * (state.slope + slope)
     size = equation.error_size(error, state.y, y).astype(step.dtype)
@@ -126,7 +139,7 @@ def _try_step(equation: Equation, state: _State, until: jax.Array) -> _State:
     return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), here, back)
 
 
-def _chebyshev_step(slope: Callable, y: jax.Array, at_y: jax.Array, step: jax.Array, stages: jax.Array) -> jax.Array:
+def _chebyshev_step(equation: Equation, y: jax.Array, at_y: jax.Array, step: jax.Array, stages: jax.Array) -> jax.Array:
     """Return y after a step with so many stages, from y and F(y)."""
     s = stages.astype(step.dtype)
     w0 = 1 + DAMPING / s**2
@@ -146,9 +159,20 @@ def _chebyshev_step(slope: Callable, y: jax.Array, at_y: jax.Array, step: jax.Ar
         b = dd / d**2
         mu, nu, kappa, a = 2 * b * w0 / b1, -b / b0, 2 * b * w1 / b1, 1 - b1 * t1
         factors = [factor.astype(y.dtype) for factor in (1 - mu - nu, mu, nu, kappa * step, -a * kappa * step)]
-        parts = y, last, before, slope(last), at_y
-        new = sum(factor * part for factor, part in zip(factors, parts, strict=True))
+        new = _weighted_sum(factors, [y, last, before, equation.slope(last), at_y])
         return last, new, ((t1, d1, dd1), (t, d, dd), b1, b)
 
-    _, end, _ = jax.lax.fori_loop(2, stages + 1, stage, (y, first, polynomials))
-    return end
+    carry = y, first, polynomials
+    if equation.traceable:
+        return jax.lax.fori_loop(2, stages + 1, stage, carry)[1]
+    for _ in range(2, int(stages) + 1):
+        carry = stage(stages, carry)
+    return carry[1]
+
+
+@jax.jit
+def _weighted_sum(factors: list[jax.Array], parts: list[jax.Array]) -> jax.Array:
+    total = factors[0] * parts[0]
+    for factor, part in zip(factors[1:], parts[1:], strict=True):
+        total = total + factor * part
+    return total

@@ -158,23 +158,32 @@ def _cost(
     )
 
 
-def choose_solver(data: TrainingSet, numbers: Iterable[int], filter: filters.Filter) -> Solver:
-    """Return a decomposition while that is faster and fits into memory, and else an iterative solver."""
-    if _why_products(data, tuple(numbers), filter) is None:
+def choose_solver(data: TrainingSet, numbers: Iterable[int], filter: filters.Filter, *, matrices: int = 1) -> Solver:
+    """Return a decomposition while that is faster and fits into memory, and else an iterative solver.
+
+    Args:
+        data: the training set.
+        numbers: those of the irreps that are needed.
+        filter: how the ensemble is trained.
+        matrices: how many matrices are kept for each block.
+    """
+    if _why_products(data, tuple(numbers), filter, matrices) is None:
         return Eigh()
     # In memory, or not at all: to evaluate kernels in every step, or to fill a disk, is for users to decide.
     return Lanczos(RTOL.get(np.dtype(data.y.dtype), 1e-4))
 
 
-def solver_reason(data: TrainingSet, numbers: Iterable[int], filter: filters.Filter, solver: Solver) -> str:
-    """Return why a solver is used for blocks of some irreps."""
-    why = _why_products(data, tuple(numbers), filter)
+def solver_reason(
+    data: TrainingSet, numbers: Iterable[int], filter: filters.Filter, solver: Solver, *, matrices: int = 1
+) -> str:
+    """Return why a solver is used for blocks of some irreps; arguments as for `choose_solver`."""
+    why = _why_products(data, tuple(numbers), filter, matrices)
     if not isinstance(solver, Lanczos if why else Eigh):
         return "it was asked for"
     return why or f"the largest block has {_largest_side(data, numbers)} rows, which are decomposed fast"
 
 
-def _why_products(data: TrainingSet, numbers: tuple[int, ...], filter: filters.Filter) -> str | None:
+def _why_products(data: TrainingSet, numbers: tuple[int, ...], filter: filters.Filter, matrices: int) -> str | None:
     """Return why blocks should be solved by products; None if a decomposition is better, or all that can be had."""
     if not is_concrete((data, filter)) or filter.dynamics(1) is None:
         return None
@@ -182,7 +191,7 @@ def _why_products(data: TrainingSet, numbers: tuple[int, ...], filter: filters.F
     limit = LARGEST_DECOMPOSED if filter.shift_at_end is None else LARGEST_FACTORED
     if side > limit:
         return f"the largest block has {side} rows, and above {limit} products are faster than a decomposition"
-    needed = decomposition_memory(data, Eigh(), [irrep_of(data.group, number) for number in numbers], 1)
+    needed = decomposition_memory(data, Eigh(), [irrep_of(data.group, number) for number in numbers], matrices)
     if needed > free_memory():
         return f"a decomposition needs {in_bytes(needed)}, and {in_bytes(free_memory())} of memory are free"
     return None

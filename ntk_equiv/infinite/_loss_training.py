@@ -6,7 +6,8 @@ A member begins as a function f_0 and remains f_0 plus a sum of kernels, whateve
 
 with λ₀ the ridge if there is one. Training in steps replaces a' by differences. So the coefficients a of all members
 are all that is followed in time, together with u = Θ a, by which errors are measured. Each evaluation costs one product
-with Θ, which goes through the blocks of the group.
+with Θ, which goes through the blocks of the group. Blocks that are arrays (`GroupMatrix`) are multiplied inside of
+compiled loops; blocks that are known by their products alone (`GroupOperator`), from loops of Python.
 
 **The end of training.** With S = P, the projection on the range of Θ, or S = √Θ if there is a ridge, it is the minimum
 
@@ -23,10 +24,12 @@ In code, functions on the training samples are arrays [order, n, members · outp
 import dataclasses
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import scipy.integrate
 from jax.experimental.ode import odeint
 from jax.scipy.sparse.linalg import cg
 
@@ -35,7 +38,7 @@ from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv.filters import Dynamics
 from ntk_equiv.infinite._blocks import WeightedIrrep, coefficients, synthesize
 from ntk_equiv.infinite._chebyshev import Equation, Path, follow
-from ntk_equiv.solvers import product
+from ntk_equiv.solvers import BlockOperator, product
 
 # By how much second derivatives may grow within a step.
 CURVATURE_MARGIN = 1.2
@@ -57,6 +60,7 @@ class GroupMatrix:
     sigmas: tuple[jax.Array, ...]
     matrices: tuple[jax.Array, ...]
     weights: tuple[float, ...] = dataclasses.field(metadata={"static": True})
+    traceable: ClassVar[bool] = True
 
     @classmethod
     def from_blocks(cls, blocks: Iterable[tuple[WeightedIrrep, jax.Array]]) -> "GroupMatrix":
@@ -80,6 +84,49 @@ class GroupMatrix:
         return jnp.max(jnp.stack(norms))
 
 
+class GroupOperator:
+    """The same of which nothing is known but products with its blocks. As a pytree it has no leaves.
+
+    Args:
+        blocks: the blocks, each with its irrep.
+        largest: a bound on the largest eigenvalue, in the precision of the entries.
+    """
+
+    traceable: ClassVar[bool] = False
+
+    def __init__(self, blocks: Iterable[tuple[WeightedIrrep, BlockOperator]], largest: jax.Array):
+        irreps, self.blocks = zip(*blocks, strict=True)
+        self.sigmas = tuple(irrep.matrices(largest.dtype) for irrep in irreps)
+        self.weights = tuple(irrep.weight for irrep in irreps)
+        self._largest = largest
+
+    def times(self, v: jax.Array) -> jax.Array:
+        """Return the product with v [order, n, columns]."""
+        total = jnp.zeros_like(v)
+        for sigma, block, weight in zip(self.sigmas, self.blocks, self.weights, strict=True):
+            # Blocks multiply rows. They are Hermitian, so that this is the adjoint of the product with columns.
+            rows = block.times_rows(np.ascontiguousarray(np.asarray(_adjoint_coefficients(sigma, v))))
+            total = _add_synthesized(total, sigma, jnp.asarray(rows, sigma.dtype), weight)
+        return total
+
+    def norm_bound(self) -> jax.Array:
+        """Return the bound on the largest eigenvalue."""
+        return self._largest
+
+
+jax.tree_util.register_pytree_node(GroupOperator, lambda matrix: ((), matrix), lambda matrix, _: matrix)
+
+
+@jax.jit
+def _adjoint_coefficients(sigma: jax.Array, v: jax.Array) -> jax.Array:
+    return coefficients(sigma, v).conj().T
+
+
+@jax.jit
+def _add_synthesized(total: jax.Array, sigma: jax.Array, rows: jax.Array, weight: Any) -> jax.Array:
+    return total + weight * synthesize(sigma, rows.conj().T, total.shape[-1])
+
+
 @dataclass_pytree
 @dataclasses.dataclass(frozen=True, eq=False)
 class LossTraining:
@@ -94,7 +141,7 @@ class LossTraining:
         entries: what the sum of losses is divided by.
     """
 
-    theta: GroupMatrix
+    theta: GroupMatrix | GroupOperator
     start: jax.Array
     y: jax.Array
     loss: LossFn = dataclasses.field(metadata={"static": True})
@@ -109,6 +156,7 @@ class LossTraining:
         """Return outputs [members, order · n, outputs] as functions on the training samples."""
         return jnp.moveaxis(values, 0, 1).reshape(self.start.shape)
 
+    @jax.jit
     def gradient(self, u: jax.Array) -> jax.Array:
         """Return ∇L at f_0 + u."""
         return self.by_column(jax.vmap(jax.grad(self.total))(self.by_member(self.start + u)))
@@ -117,6 +165,7 @@ class LossTraining:
         """Return L of one member's outputs [order · n, outputs]."""
         return jnp.sum(self.loss(outputs, self.y)) / self.entries
 
+    @jax.jit
     def second_derivatives(self, u: jax.Array) -> jax.Array:
         """Return H at f_0 + u, a matrix for each sample: [members, order · n, outputs, outputs]."""
 
@@ -139,11 +188,17 @@ class Tolerance(NamedTuple):
     atol: float
 
 
-@partial(jax.jit, static_argnames="most_steps")
 def follow_flow(
     training: LossTraining, dynamics: Dynamics, times: jax.Array, tolerance: Tolerance, *, most_steps: int
 ) -> Path:
     """Return (a, u) at increasing times under gradient flow, [T, 2, order, n, columns]."""
+    follow_it = _compiled_flow if training.theta.traceable else _follow_flow
+    return follow_it(training, dynamics, times, tolerance, most_steps=most_steps)
+
+
+def _follow_flow(
+    training: LossTraining, dynamics: Dynamics, times: jax.Array, tolerance: Tolerance, *, most_steps: int
+) -> Path:
     rate, ridge = (jnp.asarray(value, training.start.dtype) for value in (dynamics.rate, dynamics.shift))
     largest = training.theta.norm_bound()
 
@@ -161,17 +216,24 @@ def follow_flow(
         parts = training.by_member(error[1] / (tolerance.atol + tolerance.rtol * outputs))
         return jnp.max(jnp.sqrt(jnp.mean(parts**2, axis=(1, 2))))
 
-    equation = Equation(lambda state: training.slope(state, rate, ridge), fastest_rate, error_size)
+    slope = partial(training.slope, rate=rate, ridge=ridge)
+    equation = Equation(slope, fastest_rate, error_size, training.theta.traceable)
     return follow(equation, jnp.zeros((2, *training.start.shape), training.start.dtype), times, most_steps=most_steps)
 
 
-@jax.jit
+_compiled_flow = jax.jit(_follow_flow, static_argnames="most_steps")
+
+
 def follow_descent(training: LossTraining, dynamics: Dynamics, times: jax.Array) -> jax.Array:
     """Return (a, u) after increasing numbers of steps of descent, with momentum, [T, 2, order, n, columns]."""
+    return (_compiled_descent if training.theta.traceable else _follow_descent)(training, dynamics, times)
+
+
+def _follow_descent(training: LossTraining, dynamics: Dynamics, times: jax.Array) -> jax.Array:
     rate, friction = (jnp.asarray(value, training.start.dtype) for value in (dynamics.rate, dynamics.friction))
     start = jnp.zeros((2, *training.start.shape), training.start.dtype)
 
-    def step(_: jax.Array, states: tuple) -> tuple:
+    def step(_: Any, states: tuple) -> tuple:
         state, before = states
         return state + training.slope(state, rate, jnp.zeros_like(rate)) + friction * (state - before), state
 
@@ -181,10 +243,20 @@ def follow_descent(training: LossTraining, dynamics: Dynamics, times: jax.Array)
         return (states, time), states[0]
 
     counts = times.astype(jnp.int32)
-    return jax.lax.scan(reach, ((start, start), jnp.zeros((), jnp.int32)), counts)[1]
+    if training.theta.traceable:
+        return jax.lax.scan(reach, ((start, start), jnp.zeros((), jnp.int32)), counts)[1]
+    states, done, found = (start, start), 0, []
+    for count in counts.tolist():
+        for number in range(done, count):
+            states = step(number, states)
+        done = count
+        found.append(states[0])
+    return jnp.stack(found)
 
 
-@partial(jax.jit, static_argnames="tolerance")
+_compiled_descent = jax.jit(_follow_descent)
+
+
 def follow_momentum_flow(
     training: LossTraining, learning_rate: Any, beta: Any, times: jax.Array, tolerance: Tolerance
 ) -> jax.Array:
@@ -192,19 +264,42 @@ def follow_momentum_flow(
 
     Oscillations have no real rates, but they are slow: of the order √(Θ t), which an ordinary method follows.
     """
+    follow_it = _compiled_momentum_flow if training.theta.traceable else _follow_momentum_flow
+    return follow_it(training, learning_rate, beta, times, tolerance)
+
+
+def _follow_momentum_flow(
+    training: LossTraining, learning_rate: Any, beta: Any, times: jax.Array, tolerance: Tolerance
+) -> jax.Array:
     dtype = training.start.dtype
     root = jnp.sqrt(jnp.asarray(learning_rate, dtype))
     friction = (1 - jnp.asarray(beta, dtype)) / root
     one, zero = jnp.ones((), dtype), jnp.zeros((), dtype)
 
-    def slope(state: tuple, _: jax.Array) -> tuple:
+    def slope(state: tuple, _: Any) -> tuple:
         place, speed = state
         return speed, training.slope(place, one, zero) - friction * speed
 
     rest = jnp.zeros((2, *training.start.shape), dtype)
     # `odeint` begins at the first time.
     moments = jnp.concatenate([jnp.zeros(1, dtype), root * times])
-    return odeint(slope, (rest, rest), moments, rtol=tolerance.rtol, atol=tolerance.atol)[0][1:]
+    if training.theta.traceable:
+        return odeint(slope, (rest, rest), moments, rtol=tolerance.rtol, atol=tolerance.atol)[0][1:]
+
+    def flat_slope(_: float, flat: np.ndarray) -> np.ndarray:
+        place, speed = jnp.asarray(flat.reshape(2, *rest.shape), dtype)
+        return np.concatenate([np.ravel(part) for part in slope((place, speed), moments)])
+
+    if not len(times):
+        return jnp.zeros((0, *rest.shape), dtype)
+    at, begun = np.asarray(moments, float), np.zeros(2 * rest.size)
+    done = scipy.integrate.solve_ivp(
+        flat_slope, (0.0, at[-1]), begun, t_eval=at[1:], rtol=tolerance.rtol, atol=tolerance.atol
+    )
+    return jnp.asarray(done.y.T.reshape(-1, 2, *rest.shape)[:, 0], dtype)
+
+
+_compiled_momentum_flow = jax.jit(_follow_momentum_flow, static_argnames="tolerance")
 
 
 class Minimum(NamedTuple):

@@ -28,7 +28,16 @@ from ntk_equiv._check import boolean, describe, function, is_number, one_of, pos
 from ntk_equiv._gram import check_samples, kernel_function, split_kernel
 from ntk_equiv._losses import LossFn
 from ntk_equiv._typing import Inputs, KernelFunction, Scalar
-from ntk_equiv.infinite._loss_problem import Kernels, count_losses, draw_rest, inner_with_rows, prepare_labels
+from ntk_equiv.infinite._blocks import irreps_of
+from ntk_equiv.infinite._cost import choose_solver, solver_reason
+from ntk_equiv.infinite._loss_problem import (
+    DrawingError,
+    Kernels,
+    count_losses,
+    draw_rest,
+    inner_with_rows,
+    prepare_labels,
+)
 from ntk_equiv.infinite._loss_training import (
     LossTraining,
     Tolerance,
@@ -41,12 +50,14 @@ from ntk_equiv.infinite._symmetry import choose_training_set
 from ntk_equiv.infinite._training_set import TrainingSet
 from ntk_equiv.orbits import AugmentedSet
 from ntk_equiv.reps import Representation
-from ntk_equiv.solvers import positive_root
+from ntk_equiv.solvers import Eigh, Lanczos, Solver, check_solver, positive_root
 
 # The error of outputs under gradient flow that is allowed unless given, and the part of it for a single step.
 SHARE_OF_STEP = 0.1
 TOLERANCES = {"float64": 1e-4, "float32": 1e-3}
 MOST_STEPS = 20_000
+# Matrices for each block: Θ, 𝒦 or its eigenvectors, and both roots of 𝒦.
+MATRICES_KEPT = 4
 # How close to the end of training Newton's method must come, relative to the start, and how flat the loss may be there.
 CLOSE, FLAT = {"float64": 1e-10, "float32": 1e-4}, {"float64": 1e-8, "float32": 1e-4}
 
@@ -56,16 +67,19 @@ class SampledEnsemble:
     """The infinite ensemble trained with any loss: members drawn from its law, at any time, at any samples.
 
     Each member follows f_t(x) = f_0(x) + Θ(x, X) a_t with a' = −η ∇L(f_t(X)), up to the tolerance. The Gram matrix is
-    used through the blocks of the group that augments the data; they are held in memory, and those of 𝒦 decomposed. It
-    works outside of `jit`.
+    used through the blocks of the group that augments the data. For small data they are held in memory, and those of 𝒦
+    are decomposed. For large ones there are products alone, with tiles that `solvers.Lanczos` keeps in memory, in a
+    folder or nowhere; `drawing_error` says how exact the initial functions are then. It works outside of `jit`.
 
     Attributes:
         train: the data, as they were given.
         filter: how it is trained.
         reduction: whether the loss is the "sum" or the "mean" of the losses.
+        solver: how roots of 𝒦 are applied, and where the kernels are kept.
         members: how many members were drawn.
         key: the random key with which they were drawn.
         whole_orbits: whether each member counts together with those that the group moves it to.
+        drawing_error: what the solver changes in the law of members before training; nothing if it decomposes.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -89,9 +103,11 @@ class SampledEnsemble:
     train: Any
     filter: filters.Filter
     reduction: str
+    solver: Solver
     members: int
     key: jax.Array
     whole_orbits: bool
+    drawing_error: DrawingError
     _kernels: Kernels
     _training: LossTraining
     # 𝒦^(−½)w, which determines members before training at other samples; None for members that were not drawn.
@@ -113,6 +129,7 @@ class SampledEnsemble:
         label_smoothing: Scalar = 0.0,
         reduction: str = "sum",
         method: str = "auto",
+        solver: Solver | str = "auto",
         whole_orbits: bool = False,
         rtol: Scalar | None = None,
         atol: Scalar | None = None,
@@ -133,6 +150,10 @@ class SampledEnsemble:
             label_smoothing: for "cross_entropy", the probability that is shared out evenly over all classes.
             reduction: "sum" adds the losses up; "mean" divides by their number.
             method: "dense", "reduced" or "auto", as for `InfiniteEnsemble`.
+            solver: `solvers.Eigh()` decomposes 𝒦. `solvers.Lanczos(rtol, storage=…)` uses products with both kernels
+                alone. Its `rtol` is the error of outputs before training that is allowed, relative to their size. It
+                cannot reach t = ∞. `"auto"` decomposes while that is fast and fits into memory, and then takes
+                `Lanczos` with the `rtol` of training.
             whole_orbits: whether each member counts together with those that the group moves it to. Then `mean` is
                 exactly equivariant, and closer to the expected prediction.
             rtol: the error of outputs under a flow that is aimed at, relative to the outputs; a step may make a tenth
@@ -146,13 +167,20 @@ class SampledEnsemble:
         one_of(reduction, ("sum", "mean"), "reduction")
         random_key(key)
         filter = _check_filter(filter)
+        chosen = _check_solver(solver)
         labels = prepare_labels(train, loss, outputs, label_smoothing)
         data = choose_training_set(method, kernel, labels.with_outputs(train))
         if boolean(whole_orbits, "whole_orbits") and data.group is None:
             fix = "Pass `augment(x, y, rep_x)` with a network that respects the action."
             raise refusal("whole_orbits", expected="False without a group", got=True, fix=fix)
-        kernels = Kernels.evaluate(kernel, data)
-        dtype = kernels.theta.matrices[0].real.dtype
+        tolerance = _check_tolerance(rtol, atol, data.y.dtype)
+        if isinstance(solver, str):
+            numbers = range(len(irreps_of(data.group)))
+            chosen = choose_solver(data, numbers, filters.gradient_flow(), matrices=MATRICES_KEPT)
+        if isinstance(solver, str) and isinstance(chosen, Lanczos):
+            chosen = dataclasses.replace(chosen, rtol=tolerance.rtol / SHARE_OF_STEP)
+        kernels = Kernels.evaluate(kernel, data, chosen)
+        dtype = kernels.dtype
         y = labels.at_all_samples(data, train)
         y = y.astype(dtype) if jnp.issubdtype(y.dtype, jnp.floating) else y
         entries = count_losses(labels, y) if reduction == "mean" else 1
@@ -161,10 +189,11 @@ class SampledEnsemble:
             train=train,
             filter=filter,
             reduction=reduction,
+            solver=chosen,
             whole_orbits=whole_orbits,
             _kernels=kernels,
             _training=LossTraining(kernels.theta, nothing, y, labels.loss, labels.outputs, entries),
-            _tolerance=_check_tolerance(rtol, atol, dtype),
+            _tolerance=tolerance,
         )
         self._draw(key, positive_integer(members, "members"))
 
@@ -181,6 +210,12 @@ class SampledEnsemble:
     def reason(self) -> str:
         """Why this method is used."""
         return self._data.reason
+
+    @property
+    def solver_reason(self) -> str:
+        """Why this solver is used."""
+        numbers = range(len(irreps_of(self._data.group)))
+        return solver_reason(self._data, numbers, filters.gradient_flow(), self.solver, matrices=MATRICES_KEPT)
 
     @property
     def rep_x(self) -> Representation | None:
@@ -361,9 +396,11 @@ class SampledEnsemble:
 
     def _draw(self, key: jax.Array, members: int) -> None:
         beginning, _ = jax.random.split(key)
-        start, prior = self._kernels.draw(_member_keys(beginning, members), self._training.outputs)
-        training = dataclasses.replace(self._training, start=start)
-        self._fill(key=key, members=members, _training=training, _prior=prior, _known={})
+        drawn = self._kernels.draw(_member_keys(beginning, members), self._training.outputs)
+        training = dataclasses.replace(self._training, start=drawn.start)
+        self._fill(
+            key=key, members=members, drawing_error=drawn.error, _training=training, _prior=drawn.prior, _known={}
+        )
 
     def _check_several(self) -> None:
         if self.members < 2:
@@ -420,6 +457,10 @@ class SampledEnsemble:
     def _train_to_end(self) -> jax.Array:
         """Return a at the end of training."""
         training, name = self._training, self._training.start.dtype.name
+        if not training.theta.traceable:
+            fix = "Take a finite time, which gradient flow reaches with few products, or `solver=solvers.Eigh()`."
+            got = f"inf, which {self.solver} cannot reach"
+            raise refusal("t", expected="finite for this solver", got=got, fix=fix)
         ridge = jnp.asarray(self.filter.shift_at_end or 0.0, training.start.dtype)
         projection, root, inverse, inverse_root = self._kernels.spectral_functions()
         S, back = (root, inverse_root) if ridge else (projection, inverse)
@@ -456,6 +497,14 @@ def _check_filter(filter: filters.Filter | None) -> filters.Filter:
         fix = "Choose any filter of `ntk_equiv.filters` but `custom`."
         raise refusal("filter", expected="a way of training", got=describe(filter), fix=fix, kind=TypeError)
     return filter
+
+
+def _check_solver(solver: Solver | str) -> Solver:
+    chosen = check_solver(solver, auto=Eigh())
+    if not isinstance(chosen, Eigh | Lanczos):
+        fix = "Pass `solvers.Eigh()` or `solvers.Lanczos()`."
+        raise refusal("solver", expected="one that applies square roots", got=describe(solver), fix=fix, kind=TypeError)
+    return chosen
 
 
 def _check_tolerance(rtol: Scalar | None, atol: Scalar | None, dtype: Any) -> Tolerance:

@@ -30,6 +30,7 @@ from ntk_equiv.solvers._sharded import ShardedBlock as ShardedBlock
 from ntk_equiv.solvers._sharded import all_devices as all_devices
 from ntk_equiv.solvers._sharded import failing_together as failing_together
 from ntk_equiv.solvers._sharded import join_strips as join_strips
+from ntk_equiv.solvers._square_root import multiply_by_roots as multiply_by_roots
 from ntk_equiv.solvers._tiled import TiledBlock as TiledBlock
 from ntk_equiv.solvers._tiled import TileSource as TileSource
 

@@ -151,6 +151,8 @@ CALLS = {
     "SampledEnsemble(KERNEL, (X, CLASSES), key=KEY, rtol=1e-20)": "rtol",
     "SampledEnsemble(KERNEL, (X, CLASSES), key=KEY, reduction='max')": "reduction",
     "SampledEnsemble(KERNEL, (X, CLASSES), 'cross_entropy', lambda lam, t: t, key=KEY)": "filter",
+    "SampledEnsemble(KERNEL, (X, CLASSES), key=KEY, solver='cg')": "solver",
+    "SampledEnsemble(KERNEL, (X, CLASSES), key=KEY, members=1, solver=solvers.Lanczos()).mean(X, INF)": "t",
     "SAMPLED.mean(X, -1.0)": "t",
     "SAMPLED.mean(X, INF)": "t",
     "SAMPLED.mean(X[:, :2], 1.0)": "x",
@@ -158,6 +160,7 @@ CALLS = {
     "SAMPLED.trajectory(3, X, 1.0)": "f0",
     "SAMPLED.trajectory(lambda x: x, X, 1.0)": "f0",
     "SAMPLED.redrawn(KEY, 0)": "members",
+    "bounds.orbit_deviation(SAMPLED, X, 1.0, rep_x=REGULAR)": "ens",
     # metrics
     "metrics.orbit_std(3.0)": "predictions",
     "metrics.orbit_std(np.ones((2, 3)))": "predictions",

@@ -9,7 +9,7 @@ import scipy.integrate
 import scipy.optimize
 from scipy.special import log_softmax, softmax
 
-from ntk_equiv import InfiniteEnsemble, augment, ensembles, filters, gram, groups, reps, stax, theorems
+from ntk_equiv import InfiniteEnsemble, augment, ensembles, filters, gram, groups, reps, solvers, stax, theorems
 from ntk_equiv.infinite import SampledEnsemble
 from tests.tolerances import REDUCTION, assert_close
 
@@ -245,3 +245,59 @@ def test_trained_networks_follow_it_the_closer_the_wider_they_are():
         assert size[width] < 0.25 * moved
     # The ratio is 4 in the limit; 480 differences, of which those of a member are alike, know it to about a fifth.
     assert 2.5 < size[64] / size[1024] < 6.5
+
+
+@pytest.mark.parametrize(
+    ("method", "filter", "times", "place"),
+    [
+        ("reduced", filters.gradient_flow(0.7), [0.0, 0.5, 4.0], "folder"),
+        ("dense", filters.gradient_flow(0.7), [0.0, 0.5], "recompute"),
+        ("reduced", filters.momentum(0.05, 0.9), [0, 3, 20], "recompute"),
+        ("dense", filters.momentum_flow(0.01, 0.5), [0.0, 5.0], "memory"),
+        ("reduced", filters.ridge(0.3), [2.0], "memory"),
+    ],
+    ids=["flow in a folder", "dense flow", "momentum", "momentum flow", "ridge"],
+)
+def test_products_alone_draw_and_train_the_same_members(tmp_path, method, filter, times, place):
+    """The same normal numbers, so the same members: up to the noise that is added, and the error of the solver."""
+    y = jnp.asarray(RNG.dirichlet(np.ones(3), 4))
+    shared = {"key": KEY, "members": 3, "method": method, "rtol": 1e-5}
+    problem = KERNEL_FN, augment(X, y, SHIFTS, SHIFTS), "cross_entropy", filter
+    exact = SampledEnsemble(*problem, solver=solvers.Eigh(), **shared)
+    storage = tmp_path / "tiles" if place == "folder" else place
+    ens = SampledEnsemble(*problem, solver=solvers.Lanczos(rtol=1e-5, storage=storage), **shared)
+    assert ens.drawing_error.solver <= 1e-5
+    assert ens.drawing_error.added == pytest.approx(1e-5)
+    t = jnp.array(times)
+    for quantity in ("mean", "var", "outputs", "probabilities"):
+        found, expected = (getattr(one, quantity)(X_TEST, t) for one in (ens, exact))
+        np.testing.assert_allclose(found, expected, atol=STEPS * 1e-5, err_msg=quantity)
+    with pytest.raises(ValueError, match="finite for this solver"):
+        ens.mean(X_TEST, INF)
+
+
+def test_the_solver_of_members_is_chosen_by_the_size_of_blocks(monkeypatch, classifier):
+    assert classifier.solver == solvers.Eigh()
+    assert classifier.drawing_error == (0, 0)
+    assert "decomposed fast" in classifier.solver_reason
+    monkeypatch.setattr("ntk_equiv.infinite._cost.LARGEST_DECOMPOSED", 3)
+    large = SampledEnsemble(KERNEL_FN, CLASSIFIED, key=KEY, members=2, rtol=1e-3)
+    assert large.solver == solvers.Lanczos(rtol=1e-3)
+    assert "products are faster" in large.solver_reason
+
+
+def test_the_law_of_products_is_that_of_a_noisy_network():
+    """Kernels on 𝒦 + μ: the law is checked by its covariance, with many members."""
+    ens = SampledEnsemble(KERNEL_FN, (X, CLASSES), key=KEY, members=3000, solver=solvers.Lanczos(rtol=0.3))
+    outputs = np.asarray(ens.outputs(jnp.concatenate([X, X_TEST]), 0.0)).transpose(0, 2, 1).reshape(-1, 9)
+    start = np.asarray(ens._training.by_member(ens._training.start)).transpose(0, 2, 1).reshape(-1, 4)
+    expected = np.asarray(gram(KERNEL_FN, jnp.concatenate([X, X_TEST]), None, "nngp"))
+    added = (0.3**2 * np.diag(expected[:4, :4]).max()) * np.eye(4)
+    for left, right, cov in (
+        (outputs, outputs, expected),
+        (start, start, expected[:4, :4] + added),
+        (start, outputs[:, 4:], expected[:4, 4:]),
+    ):
+        found = left.T @ right / len(left)
+        spread = np.sqrt((cov**2 + np.outer((left**2).mean(axis=0), (right**2).mean(axis=0))) / len(left))
+        assert np.abs((found - cov) / spread).max() < 5

@@ -364,7 +364,8 @@ def test_single_precision(x64):
     matrix = hermitian(SPECTRA["a power"]).astype(np.float32)
     rows = np.random.default_rng(5).standard_normal((2, SIDE)).astype(np.float32)
     noise = 4 * 1.2e-7 * (1 + SIDE**0.5)
-    with jax.enable_x64(x64):
+    # Its name depends on the version of JAX.
+    with (jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64)(x64):
         block = DenseBlock(jnp.asarray(matrix))
         solved = Lanczos(1e-4).solve(block, noise=noise)
         f = FilterAboveNoise(filters.gradient_flow(), jnp.asarray(noise, jnp.float32))
