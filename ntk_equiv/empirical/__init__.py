@@ -5,22 +5,41 @@
   max-pooling, are welcome.
 - `monte_carlo_kernel_fn` is the mean over random initialisations, a `MonteCarloKernelFn`. Its method `estimate` returns
   a `KernelEstimate` with standard errors.
+- `kernel_corrections` computes what finite width adds to both kernels of fully connected networks, to first order:
+  `KernelCorrections` of their means, and their variances.
 - `width_scaling` estimates the effect of a finite width on both kernels. It returns a `WidthScaling`, which has a
-  `Correction` a/width for each; `fitted_correction` fits one to any other quantity.
+  `Correction` a/width for each; `fitted_correction` fits one to any other quantity. `fitted_exponent` fits the power of
+  the width, an `Exponent`, and `extrapolate_width` returns an `Extrapolation` to infinite width, with its doubts.
 """
 
+from ntk_equiv.empirical._first_order import KernelCorrections, kernel_corrections
 from ntk_equiv.empirical._kernel_fn import EmpiricalKernelFn, empirical_kernel_fn
 from ntk_equiv.empirical._monte_carlo import KernelEstimate, MonteCarloKernelFn, monte_carlo_kernel_fn
-from ntk_equiv.empirical._width import Correction, WidthScaling, fitted_correction, width_scaling
+from ntk_equiv.empirical._width import (
+    Correction,
+    Exponent,
+    Extrapolation,
+    WidthScaling,
+    extrapolate_width,
+    fitted_correction,
+    fitted_exponent,
+    width_scaling,
+)
 
 __all__ = [
     "Correction",
     "EmpiricalKernelFn",
+    "Exponent",
+    "Extrapolation",
+    "KernelCorrections",
     "KernelEstimate",
     "MonteCarloKernelFn",
     "WidthScaling",
     "empirical_kernel_fn",
+    "extrapolate_width",
     "fitted_correction",
+    "fitted_exponent",
+    "kernel_corrections",
     "monte_carlo_kernel_fn",
     "width_scaling",
 ]

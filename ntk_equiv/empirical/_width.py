@@ -6,6 +6,11 @@ mean and the variance of their predictions. From differences D_N ± e_N at sever
     a = Σ_N D_N/(N e_N²) / Σ_N 1/(N e_N)²,        error of a = 1 / √ Σ_N 1/(N e_N)²
 
 entry by entry. χ² = Σ (D_N − a/N)²/e_N² shows whether the term of order 1/N is enough. These are estimates, not bounds.
+
+Whether differences fall as 1/N at all is seen from the exponent p of c/N^p, one for all entries. Entries of one network
+are not independent, so the error of p comes from leaving out a tenth of the networks of one width after the other (the
+jackknife). The limit b of b + a/N has to vanish if theory is right. It is to be trusted only if there are widths enough
+to see that this is the form, and if p is 1.
 """
 
 import dataclasses
@@ -14,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import scipy.optimize
 
 from ntk_equiv._check import (
     describe,
@@ -84,6 +90,182 @@ def fitted_correction(differences: Mapping[int, np.ndarray], errors: Mapping[int
     degrees = max((len(widths) - 1) * int(np.sum(~certain)), 1)
     chi_squared = np.sum(weight * (difference - a[None] * inverse) ** 2) / degrees
     return Correction(a, 1 / np.sqrt(information), float(chi_squared))
+
+
+class Exponent(NamedTuple):
+    """The exponent p of differences c/N^p that fall with the width N, with its standard error.
+
+    Attributes:
+        value: p; NaN if no entry differs between networks.
+        error: the standard error of p; inf if the differences are too noisy to have an exponent.
+
+    Example:
+        >>> from ntk_equiv.empirical import Exponent
+        >>> Exponent(0.95, 0.04).agrees_with(1.0), Exponent(0.5, 0.04).agrees_with(1.0)
+        (True, False)
+    """
+
+    value: float
+    error: float
+
+    def agrees_with(self, expected: float | int, standard_errors: float | int = 3) -> bool:
+        """Return whether an expected exponent is within so many standard errors."""
+        return bool(abs(self.value - expected) <= standard_errors * self.error)
+
+
+class Extrapolation(NamedTuple):
+    """Differences from theory, extrapolated to infinite width by a fit of b + a/N, entry by entry.
+
+    Attributes:
+        limit: b, the difference that is left at infinite width.
+        error: its standard error.
+        chi_squared: χ² per degree of freedom, about 1 if b + a/N describes the differences.
+        doubts: why the limit should not be trusted; empty if nothing speaks against it.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.empirical import Extrapolation
+        >>> found = Extrapolation(np.array([0.1]), np.array([0.2]), 0.7, ())
+        >>> found.trustworthy, float(found.overall)
+        (True, 0.5)
+    """
+
+    limit: np.ndarray
+    error: np.ndarray
+    chi_squared: float
+    doubts: tuple[str, ...]
+
+    @property
+    def trustworthy(self) -> bool:
+        """Whether nothing speaks against the extrapolation."""
+        return not self.doubts
+
+    @property
+    def overall(self) -> float:
+        """The root mean square of the limit in standard errors: about 1 if theory is right."""
+        ratio = self.limit / np.where(self.error > 0, self.error, np.inf)
+        return float(np.sqrt(np.mean(ratio**2)))
+
+
+# Parts of which the jackknife leaves one out. χ² of one degree of freedom is above 4 once in 22.
+JACKKNIFE_GROUPS = 10
+LARGEST_CHI_SQUARED = 4.0
+LARGEST_EXPONENT_ERROR = 0.5
+EXPONENTS = (-2.0, 6.0)
+
+
+def fitted_exponent(differences: Mapping[int, np.ndarray]) -> Exponent:
+    """Fit the exponent p of differences c/N^p from the limit, the same for all entries.
+
+    Minimises Σ (D_N − c/N^p)²/e_N², where D_N ± e_N is the mean over networks and every entry has its own c.
+
+    Args:
+        differences: for each width, those of independent networks, [networks, ...]; at least two widths.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.empirical import fitted_exponent
+        >>> noise = np.random.default_rng(0).normal(size=(3, 400, 1))
+        >>> found = fitted_exponent({N: 5 / N + 0.1 * one / N for N, one in zip((16, 64, 256), noise)})
+        >>> found.agrees_with(1), found.error < 0.01
+        (True, True)
+    """
+    widths = _widths_of_networks(differences)
+    networks = [np.asarray(differences[N], float) for N in widths]
+    networks = [one.reshape(len(one), -1) for one in networks]
+    means = np.stack([one.mean(0) for one in networks])
+    variances = np.stack([one.var(0, ddof=1) / len(one) for one in networks])
+    certain = (variances == 0).any(0)
+    if certain.all():
+        return Exponent(np.nan, np.inf)
+    weights = np.where(certain, 0.0, 1 / np.where(variances == 0, 1.0, variances))
+    logs = np.log(np.array(widths, float) / widths[0])
+    value = _best_exponent(means, weights, logs)
+    variance = 0.0
+    for number, one in enumerate(networks):
+        groups = np.array_split(np.arange(len(one)), min(JACKKNIFE_GROUPS, len(one)))
+        left = []
+        for group in groups:
+            replaced = means.copy()
+            replaced[number] = np.delete(one, group, axis=0).mean(0)
+            left.append(_best_exponent(replaced, weights, logs))
+        variance += float((len(groups) - 1) * np.var(left))
+    lowest, highest = EXPONENTS
+    resolved = lowest + 1e-3 < value < highest - 1e-3
+    return Exponent(value, float(np.sqrt(variance)) if resolved else np.inf)
+
+
+def extrapolate_width(
+    differences: Mapping[int, np.ndarray], errors: Mapping[int, np.ndarray], exponent: Exponent | None = None
+) -> Extrapolation:
+    """Extrapolate differences from theory to infinite width by a fit of b + a/N, and say if it is to be trusted.
+
+    Args:
+        differences: for each width, the values at that width minus the limit of theory; at least two widths.
+        errors: for each width, the standard errors of these differences.
+        exponent: how the differences fall, from `fitted_exponent`; without it that is a reason for doubt.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.empirical import Exponent, extrapolate_width
+        >>> differences = {N: np.array([3 / N]) for N in (10, 20, 40)}
+        >>> found = extrapolate_width(differences, {N: np.array([0.01]) for N in differences}, Exponent(1.0, 0.02))
+        >>> print(found.limit.round(9), found.error.round(3), found.trustworthy)
+        [0.] [0.013] True
+        >>> extrapolate_width({10: np.ones(1), 20: np.ones(1)}, {10: np.ones(1), 20: np.ones(1)}).doubts[0]
+        'two widths determine the line, and leave nothing to check it by'
+    """
+    widths = _common_widths(differences, errors)
+    if len(widths) < 2:
+        fix = "One width does not show how differences scale."
+        raise refusal("differences", expected="given for at least two widths", got=widths, fix=fix)
+    difference, error = (np.stack([np.asarray(of[N], float) for N in widths]) for of in (differences, errors))
+    certain = (error == 0).any(0)
+    weight = np.where(certain[None], 0.0, 1 / np.where(error == 0, 1.0, error) ** 2)
+    inverse = 1 / np.array(widths, float).reshape(-1, *(1,) * (difference.ndim - 1))
+    total = np.where(certain, 1.0, weight.sum(0))
+    centre, middle = np.sum(weight * inverse, 0) / total, np.sum(weight * difference, 0) / total
+    spread = np.where(certain, 1.0, np.sum(weight * (inverse - centre) ** 2, 0))
+    slope = np.sum(weight * (inverse - centre) * (difference - middle), 0) / spread
+    # The error of the line at 1/N = 0, where `middle` and `slope` are independent.
+    limit = np.where(certain, 0.0, middle - slope * centre)
+    uncertainty = np.where(certain, 0.0, np.sqrt(1 / total + centre**2 / spread))
+    degrees = (len(widths) - 2) * int(np.sum(~certain))
+    residual = np.sum(weight * (difference - middle - slope * (inverse - centre)) ** 2)
+    chi_squared = float(residual / degrees) if degrees else float("nan")
+    return Extrapolation(limit, uncertainty, chi_squared, _doubts(len(widths), chi_squared, exponent))
+
+
+def _doubts(widths: int, chi_squared: float, exponent: Exponent | None) -> tuple[str, ...]:
+    doubts = []
+    if widths < 3:
+        doubts.append("two widths determine the line, and leave nothing to check it by")
+    if chi_squared > LARGEST_CHI_SQUARED:
+        doubts.append(f"b + a/N does not describe the differences: χ² per degree of freedom is {chi_squared:.1f}")
+    if exponent is None:
+        doubts.append("it is not known with which exponent the differences fall")
+    elif not exponent.error <= LARGEST_EXPONENT_ERROR:
+        doubts.append(f"the exponent is known only to ± {exponent.error:.1f}; more members would show it")
+    elif not exponent.agrees_with(1):
+        doubts.append(f"differences fall as 1/N^{exponent.value:.2f} (± {exponent.error:.2f}), not as 1/N")
+    return tuple(doubts)
+
+
+def _best_exponent(means: np.ndarray, weights: np.ndarray, logs: np.ndarray) -> float:
+    """Return the p that minimises Σ w (D − c e^{−p log N})² over p and c."""
+    weighted = weights * means
+
+    def unexplained(p: Any) -> Any:
+        shapes = np.exp(-np.multiply.outer(p, logs))
+        norm = shapes**2 @ weights
+        return -np.sum((shapes @ weighted) ** 2 / np.where(norm > 0, norm, np.inf), axis=-1)
+
+    # A grid first: far from the minimum the sum is flat, and has other minima if differences are noise.
+    grid = np.linspace(*EXPONENTS, 81)
+    at = int(np.argmin(unexplained(grid)))
+    around = grid[max(at - 1, 0)], grid[min(at + 1, len(grid) - 1)]
+    options = {"xatol": 1e-6}
+    return float(scipy.optimize.minimize_scalar(unexplained, bounds=around, method="bounded", options=options).x)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -199,6 +381,21 @@ def _check_same_limit(narrow: Any, wide: Any) -> None:
                 got=f"another {name} at the largest width than at the smallest",
                 fix='In standard parameterization scale widths by `s`; or use parameterization="ntk".',
             )
+
+
+def _widths_of_networks(differences: Mapping[int, np.ndarray]) -> list[int]:
+    fix = "Pass a dictionary, from at least two widths to arrays [networks, ...] of at least two networks each."
+    instance(differences, Mapping, "differences", expected="a mapping from widths to arrays", fix=fix)
+    widths = sorted(positive_integer(width, "differences") for width in differences)
+    shapes = [np.shape(real_array(differences[N], "differences")) for N in widths]
+    if (
+        len(widths) < 2
+        or len({shape[1:] for shape in shapes}) > 1
+        or any(not shape or shape[0] < 2 for shape in shapes)
+    ):
+        expected = "arrays of one shape for each of several widths, after an axis of networks"
+        raise refusal("differences", expected=expected, got=f"{dict(zip(widths, shapes, strict=True))}", fix=fix)
+    return widths
 
 
 def _common_widths(differences: Mapping[int, np.ndarray], errors: Mapping[int, np.ndarray]) -> list[int]:

@@ -14,13 +14,14 @@ schedule of steps from one of epochs.
 - `untrained` is the ensemble with which `train` begins. `expected_layout` says how members would be laid out over
   devices.
 - `log_steps` returns steps at which to record, evenly spaced on a logarithmic scale.
-- `compare_with_theory` compares mean and variance of a run with those of the infinite ensemble.
+- `compare_with_theory` compares mean and variance of a run with those of the infinite ensemble, and each member with
+  the trajectory of its own initial function: at one time a `Comparison`, over several a `Curve`, over widths a `Trend`.
 - `bootstrapped` returns means of smaller ensembles drawn from a large one.
 
 This is the only part of the library that imports flax, optax and orbax.
 """
 
-from ntk_equiv.ensembles._compare import Comparison, Deviation, Trend, compare_with_theory
+from ntk_equiv.ensembles._compare import Comparison, Curve, Deviation, Trend, compare_with_theory
 from ntk_equiv.ensembles._history import Event, History
 from ntk_equiv.ensembles._layout import Layout, use_cores
 
@@ -37,6 +38,7 @@ from ntk_equiv.ensembles._validation import EarlyStopping
 __all__ = [
     "BatchStream",
     "Comparison",
+    "Curve",
     "Deviation",
     "EarlyStopping",
     "Event",

@@ -6,18 +6,36 @@ At infinite width members are independent draws from N(μ_t, Σ_t). So mean and 
 
 and differences are given in units of these standard errors (the first from the observed variance). A finite width N
 changes both by O(1/N). With several widths, the coefficient a of a/N is fitted to the differences at each sample.
+
+Paired differences show what finite width does with far fewer members. The members of a run are made again as they were
+before training, and each trained member f_m is compared with the trajectory of its own initial function f_0,
+
+    g_m(x) = f_0(x) + Θ(x, X) φ_t(Θ) (y − f_0(X)),
+
+to which it tends as its width goes to infinity. The scatter that f_0 causes is in both, and drops out of f_m − g_m. If
+the last layer has mean 0, as all networks here, E f_0 = 0 at any width, so E g_m = μ_t, and E(f_m − g_m) is the same
+shift of the mean that the raw difference estimates. The variance of g_m is Σ_t with the 𝒦 of finite width in place of
+its limit: the paired difference of variances is what finite width does in training, without what it does to 𝒦.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
-from ntk_equiv._check import instance, positive_integers, refusal
+from ntk_equiv._check import instance, is_listed, one_of, positive_integers, refusal, whole_number
 from ntk_equiv._typing import Inputs, Scalar
-from ntk_equiv.empirical import Correction, fitted_correction
+from ntk_equiv.empirical import (
+    Correction,
+    Exponent,
+    Extrapolation,
+    extrapolate_width,
+    fitted_correction,
+    fitted_exponent,
+)
 from ntk_equiv.ensembles._batches import TrainingSet, make_batches
 from ntk_equiv.ensembles._fingerprints import hash_data
 from ntk_equiv.ensembles._inputs import sample_from_specs
@@ -84,6 +102,11 @@ class Deviation:
         return float(np.sqrt(np.mean(self.standardized**2)))
 
     @property
+    def size(self) -> float:
+        """The root mean square of the differences, less what chance is expected to contribute; 0 if that is all."""
+        return float(np.sqrt(max(np.mean(self.difference**2 - self.error**2), 0.0)))
+
+    @property
     def largest(self) -> float:
         """The largest difference in standard errors."""
         return float(np.max(np.abs(self.standardized)))
@@ -105,6 +128,9 @@ class Comparison:
         members: how many members were compared.
         mean: the comparison of their mean.
         var: the comparison of their variance.
+        paired_mean: their mean compared with that of the trajectories of their own initial functions, with the
+            standard error of the difference; None if these are not known, or at time 0.
+        paired_var: the same for their variance.
 
     Example:
         >>> import numpy as np
@@ -121,11 +147,23 @@ class Comparison:
     members: int
     mean: Deviation
     var: Deviation
+    paired_mean: Deviation | None = None
+    paired_var: Deviation | None = None
 
     def __repr__(self) -> str:
         mean, var = (f"{one.overall:.2f}{{}}, {one.largest:.2f} at most" for one in (self.mean, self.var))
         mean, var = mean.format(" standard errors overall"), var.format("")
-        return f"<{self.members} members: mean off by {mean}; variance off by {var}>"
+        paired = "" if self.paired_mean is None else f"; paired, the mean is off by {self.paired_mean.overall:.2f}"
+        return f"<{self.members} members: mean off by {mean}; variance off by {var}{paired}>"
+
+    @property
+    def shift(self) -> float:
+        """The size of the shift of the mean, paired if possible, in standard errors of the mean of this ensemble.
+
+        Below 1, an ensemble of so many members is farther from theory by chance than by its width.
+        """
+        difference = self.mean if self.paired_mean is None else self.paired_mean
+        return difference.size / float(np.sqrt(np.mean(self.mean.error**2)))
 
     def holds(self, standard_errors: float | int = 5, *, allowance: float | int = 0) -> bool:
         """Return whether mean and variance agree with theory everywhere.
@@ -147,6 +185,11 @@ class Trend:
         mean: the correction of the mean: a, its error, and χ² per degree of freedom, which is about 1 if the
             differences are of order 1/N.
         var: the correction of the variance.
+        paired_mean: the correction of the mean from paired differences, or None.
+        paired_var: the correction of the variance from paired differences, or None.
+        exponent: p of paired differences of the mean c/N^p, with its standard error, or None.
+        limit: the difference of the mean that is left at infinite width, from paired differences if there are any, and
+            why it should not be trusted; None for a single width.
 
     Example:
         >>> import numpy as np
@@ -163,16 +206,84 @@ class Trend:
     comparisons: tuple[Comparison, ...]
     mean: Correction
     var: Correction
+    paired_mean: Correction | None = None
+    paired_var: Correction | None = None
+    exponent: Exponent | None = None
+    limit: Extrapolation | None = None
 
     def __repr__(self) -> str:
         widths, chi2 = ", ".join(map(str, self.widths)), "χ² per degree of freedom"
         fits = f"{self.mean.chi_squared:.2f} for the mean, {self.var.chi_squared:.2f} for the variance"
-        return f"<deviations a/width at widths {widths}: {chi2} {fits}>"
+        power = "" if self.exponent is None else f"; exponent {self.exponent.value:.2f} ± {self.exponent.error:.2f}"
+        return f"<deviations a/width at widths {widths}: {chi2} {fits}{power}>"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Curve:
+    """Comparisons with theory at several times.
+
+    Attributes:
+        times: the times, in increasing order.
+        comparisons: for each time a comparison; for several widths a trend.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv import ensembles
+        >>> mean = lambda shift: ensembles.Deviation(np.array([1.0 + shift]), np.array([1.0]), np.array([0.1]))
+        >>> var = ensembles.Deviation(np.array([0.2]), np.array([0.2]), np.array([0.05]))
+        >>> compared = tuple(ensembles.Comparison(25, mean(shift), var) for shift in (0.0, 0.1, 0.3))
+        >>> curve = ensembles.Curve((0, 10, 100), compared)
+        >>> curve, curve.holds_until(2.0)
+        (<comparisons with theory at times 0, 10, 100>, 10)
+    """
+
+    times: tuple[int, ...]
+    comparisons: tuple[Comparison | Trend, ...]
+
+    def __repr__(self) -> str:
+        return f"<comparisons with theory at times {', '.join(map(str, self.times))}>"
+
+    def of(self, width: int) -> "Curve":
+        """Return the curve of one of several widths.
+
+        Args:
+            width: the width.
+        """
+        widths = self.comparisons[0].widths if isinstance(self.comparisons[0], Trend) else ()
+        at = widths.index(one_of(width, widths, "width"))
+        return Curve(self.times, tuple(one.comparisons[at] for one in self.comparisons if isinstance(one, Trend)))
+
+    def holds_until(self, standard_errors: float | int = 2) -> int | None:
+        """Return the last time up to which the shift by finite width stays below so many errors of the ensemble mean.
+
+        Only the times of the curve are looked at. At time 0 there is no shift.
+
+        Args:
+            standard_errors: how many standard errors of the mean of the members, √(variance / members).
+
+        Returns:
+            The time; None if the shift is larger at the first time already.
+        """
+        last = None
+        for time, one in zip(self.times, self.comparisons, strict=True):
+            if isinstance(one, Trend):
+                fix = "Take the curve of one width first: `curve.of(width)`."
+                raise refusal("curve", expected="that of one width", got=f"widths {one.widths}", fix=fix)
+            # Before training nothing has shifted, and what is seen there is chance.
+            if time > 0 and one.shift > standard_errors:
+                break
+            last = time
+        return last
 
 
 def compare_with_theory(
-    run: Run | Mapping[int, Run], ens: Theory, x: Inputs, t: Scalar | None = None
-) -> Comparison | Trend:
+    run: Run | Mapping[int, Run],
+    ens: Theory,
+    x: Inputs,
+    t: Scalar | Sequence[int] | None = None,
+    *,
+    paired: bool | None = None,
+) -> Comparison | Trend | Curve:
     """Compare mean and variance of a trained ensemble with theory, in units of the standard error.
 
     Args:
@@ -180,14 +291,17 @@ def compare_with_theory(
             mapping from several widths to such runs.
         ens: the `InfiniteEnsemble` on the same data, with the same loss, reduction and rate.
         x: samples at which to compare, [n, ...].
-        t: the time; it must be the number of steps of the run, which is the default.
+        t: the time; it must be the number of steps of the run, which is the default. Or a list of steps at which the
+            run recorded its predictions for these samples, as with `record={"test": x}, record_at=[...]`.
+        paired: whether each member is also compared with the trajectory of its own initial function, which shows what
+            finite width does with far fewer members; by default if it is possible.
 
     Returns:
-        A comparison; for several widths their trend.
+        A comparison; for several widths their trend; for a list of times a curve of these.
 
     Raises:
         ValueError: run and theory are not about the same training, and the message says how they differ; or the
-            network has batch statistics or dropout, to which theory does not apply.
+            network has batch statistics or dropout, to which theory does not apply; or nothing was recorded at a time.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -196,29 +310,77 @@ def compare_with_theory(
         >>> data = jnp.array([[-1.], [1.]]), jnp.array([[0.], [1.]])
         >>> run = ensembles.train(net, data, members=50, steps=3, optimizer=optax.sgd(0.5), key=jax.random.key(0))
         >>> ens = InfiniteEnsemble(net.kernel_fn, data, filters.gradient_descent(0.5), reduction="mean")
-        >>> ensembles.compare_with_theory(run, ens, jnp.array([[0.], [2.]]), 3).holds(5)
+        >>> found = ensembles.compare_with_theory(run, ens, jnp.array([[0.], [2.]]), 3)
+        >>> found.holds(5)
+        True
+        >>> bool((abs(found.paired_mean.difference) < 1e-6).all())      # a linear network has its limit at any width
         True
     """
     fix = "Make one with `InfiniteEnsemble(kernel_fn, train)`; the run comes first."
     instance(ens, Theory, "ens", expected="an infinite ensemble", fix=fix)
-    if isinstance(run, Mapping):
-        widths = tuple(sorted(positive_integers([*run], "run", fix="Name each run by its width, as in {64: run}.")))
-        comparisons = tuple(_compare_run(run[width], ens, x, t) for width in widths)
-        mean = _fit_correction(widths, [one.mean for one in comparisons])
-        return Trend(widths, comparisons, mean, _fit_correction(widths, [one.var for one in comparisons]))
-    return _compare_run(run, ens, x, t)
+    one_of(paired, (None, True, False), "paired")
+    if not isinstance(run, Mapping):
+        times, columns = _compare_run(run, ens, x, t, paired)
+        return _as_curve(t, times, [comparison for comparison, _ in columns])
+    widths = tuple(sorted(positive_integers([*run], "run", fix="Name each run by its width, as in {64: run}.")))
+    found = [_compare_run(run[width], ens, x, t, paired) for width in widths]
+    rows = zip(*(columns for _, columns in found), strict=True)
+    return _as_curve(t, found[0][0], [_make_trend(widths, [*row]) for row in rows])
 
 
-def _compare_run(run: Run, ens: Theory, x: Inputs, t: Scalar | None) -> Comparison:
+def _as_curve(t: Any, times: list[int], results: list) -> Any:
+    return Curve(tuple(times), tuple(results)) if is_listed(t) else results[0]
+
+
+def _make_trend(widths: tuple[int, ...], row: list[tuple[Comparison, np.ndarray | None]]) -> Trend:
+    comparisons, differences = tuple(one for one, _ in row), [of_members for _, of_members in row]
+    means, variances = [one.mean for one in comparisons], [one.var for one in comparisons]
+    trend = Trend(widths, comparisons, _fit_correction(widths, means), _fit_correction(widths, variances))
+    exponent = None
+    if all(one.paired_mean is not None for one in comparisons):
+        means = [one.paired_mean for one in comparisons if one.paired_mean is not None]
+        variances = [one.paired_var for one in comparisons if one.paired_var is not None]
+        trend = dataclasses.replace(trend, paired_mean=_fit_correction(widths, means))
+        trend = dataclasses.replace(trend, paired_var=_fit_correction(widths, variances))
+        if len(widths) > 1:
+            by_width = zip(widths, differences, strict=True)
+            exponent = fitted_exponent({N: one for N, one in by_width if one is not None})
+    limit = None
+    if len(widths) > 1:
+        limit = extrapolate_width(*_by_width(widths, means), exponent)
+    return dataclasses.replace(trend, exponent=exponent, limit=limit)
+
+
+def _compare_run(
+    run: Run, ens: Theory, x: Inputs, t: Any, paired: bool | None
+) -> tuple[list[int], list[tuple[Comparison, np.ndarray | None]]]:
+    """Return times, and for each a comparison and the paired differences of members, [members, n, ...]."""
     fix = "Pass what `ensembles.train` returned, or a dictionary of such runs by their widths."
     instance(run, Run, "run", expected="a run", fix=fix)
-    t = run.steps if t is None else t
-    _check_same_training(run, ens, t)
+    listed = is_listed(t)
+    _check_same_training(run, ens, run.steps if t is None or listed else t)
+    known = _recorded(run, x, t) if listed else {run.steps: np.asarray(run.predict(x))}
     # In double precision: squares of numbers in single precision may overflow or vanish there.
-    predictions = np.asarray(run.predict(x))[run.finished].astype(float)
+    predictions = {time: one[run.finished].astype(float) for time, one in sorted(known.items())}
+    if len(run.finished) < 2:
+        got = len(run.finished)
+        raise refusal("run", expected="at least 2 members that are finite", got=got, fix="Train more.")
+    before = _initial_members(run, ens, paired)
+    results: list[tuple[Comparison, np.ndarray | None]] = []
+    for time, one in predictions.items():
+        raw = _compare_raw(one, ens, x, time)
+        if before is None or time == 0:
+            results.append((raw, None))
+            continue
+        trajectories: Any = ens.mean(x, time, f0=before.predict)  # type: ignore[call-arg]
+        exact = np.asarray(trajectories, float).reshape(one.shape)
+        mean, var = _compare_pairs(one, exact)
+        results.append((dataclasses.replace(raw, paired_mean=mean, paired_var=var), one - exact))
+    return [*predictions], results
+
+
+def _compare_raw(predictions: np.ndarray, ens: Theory, x: Inputs, t: int) -> Comparison:
     count = len(predictions)
-    if count < 2:
-        raise refusal("run", expected="at least 2 members that are finite", got=count, fix="Train more.")
     mean, var = predictions.mean(0), predictions.var(0, ddof=1)
     predicted = np.asarray(ens.mean(x, t), float).reshape(mean.shape)
     spread = np.broadcast_to(np.asarray(ens.var(x, t), float)[..., None], mean.shape)
@@ -227,6 +389,42 @@ def _compare_run(run: Run, ens: Theory, x: Inputs, t: Scalar | None) -> Comparis
         Deviation(mean, predicted, np.sqrt(var / count)),
         Deviation(var, spread, spread * np.sqrt(2 / (count - 1))),
     )
+
+
+def _compare_pairs(predictions: np.ndarray, exact: np.ndarray) -> tuple[Deviation, Deviation]:
+    """Return the comparison of members [members, ...] with the trajectories of their own initial functions."""
+    count = len(predictions)
+    error = (predictions - exact).std(0, ddof=1) / np.sqrt(count)
+    squares = [(one - one.mean(0)) ** 2 for one in (predictions, exact)]
+    error_of_var = (squares[0] - squares[1]).std(0, ddof=1) / np.sqrt(count)
+    mean = Deviation(predictions.mean(0), exact.mean(0), error)
+    return mean, Deviation(predictions.var(0, ddof=1), exact.var(0, ddof=1), error_of_var)
+
+
+def _initial_members(run: Run, ens: Theory, paired: bool | None) -> Run | None:
+    """Return the finite members of a run before training; None if they are not asked for, or not known."""
+    if paired is False or run.steps == 0:
+        return None
+    if "f0" not in inspect.signature(ens.mean).parameters:
+        if paired is None:
+            return None
+        fix = "Compare with an `InfiniteEnsemble`, or pass `paired=False`."
+        raise refusal("ens", expected="a theory of single members", got="a mean without `f0`", fix=fix)
+    if paired is None and not run.knows_its_initial_members:
+        return None
+    return run.initial().subset(run.finished) if run.failed else run.initial()
+
+
+def _recorded(run: Run, x: Inputs, times: Any) -> dict[int, np.ndarray]:
+    """Return the predictions for x that a run recorded, at some of the times at which it did."""
+    wanted = [whole_number(time, "t") for time in np.asarray(times).tolist()]
+    found = run.predictions_recorded_for(x)
+    missing = sorted(set(wanted) - set(found))
+    if missing or not wanted:
+        fix = 'Train with `record={"test": x}, record_at=[...]`, and compare at these samples and steps.'
+        got = f"{missing}" if missing else "no time"
+        raise refusal("t", expected=f"some of the steps recorded for `x`, {sorted(found)}", got=got, fix=fix)
+    return {time: found[time] for time in wanted}
 
 
 def _check_same_training(run: Run, ens: Theory, t: Scalar) -> None:
@@ -276,7 +474,12 @@ def _different_rates(rate_and_momentum: list[float] | None, filter: Filter) -> l
     return []
 
 
+def _by_width(widths: tuple[int, ...], deviations: list[Deviation]) -> tuple[dict, dict]:
+    """Return differences and their errors by width."""
+    at = dict(zip(widths, deviations, strict=True))
+    return {N: one.difference for N, one in at.items()}, {N: one.error for N, one in at.items()}
+
+
 def _fit_correction(widths: tuple[int, ...], deviations: list[Deviation]) -> Correction:
     """Fit a/N to the differences by least squares."""
-    at = dict(zip(widths, deviations, strict=True))
-    return fitted_correction({N: one.difference for N, one in at.items()}, {N: one.error for N, one in at.items()})
+    return fitted_correction(*_by_width(widths, deviations))

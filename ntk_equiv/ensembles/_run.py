@@ -16,10 +16,11 @@ from ntk_equiv._check import file_path, positive_integer, positive_integers, ran
 from ntk_equiv._typing import Inputs
 from ntk_equiv.empirical import EmpiricalKernelFn, empirical_kernel_fn
 from ntk_equiv.ensembles._checkpoint import Checkpoints, Stored, leaves_by_number, open_folder, restore_structure
+from ntk_equiv.ensembles._fingerprints import hash_data
 from ntk_equiv.ensembles._history import History
 from ntk_equiv.ensembles._inputs import check_inputs, parameter_specs, sample_from_specs
 from ntk_equiv.ensembles._layout import Layout, make_layout, step_by_step_if_faster
-from ntk_equiv.ensembles._members import NEVER, select_members
+from ntk_equiv.ensembles._members import NEVER, initial_variables, select_members
 from ntk_equiv.ensembles._models import Model, Module, Params, State, as_model
 from ntk_equiv.ensembles._predict import predict_in_parts, samples_for
 from ntk_equiv.ensembles._validation import EarlyStopping, Patience
@@ -60,6 +61,7 @@ class Run:
     _state: State = ()
     stopped: Mapping[int, int] = dataclasses.field(default_factory=dict)
     _kept: np.ndarray | None = None
+    _numbers: np.ndarray | None = None  # those of the members when they were trained, if this is a part of them
 
     def __repr__(self) -> str:
         lost = f", {len(self.failed)} of them not finite" if self.failed else ""
@@ -143,7 +145,7 @@ class Run:
         """Return the outputs of all members for one batch after the other, once the inputs are checked."""
         size = None if batch_size is None else positive_integer(batch_size, "batch_size")
         variables = self._params, self._state
-        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), variables)
+        shapes = self._shapes_of_variables()
         x = check_inputs(x, "x", self.configuration["inputs"], self.model, *shapes)
         size = samples_for(self.model, self.layout, shapes, x) if size is None else size
         return predict_in_parts(self.model, self.layout, variables, x, size)
@@ -171,9 +173,82 @@ class Run:
             failed={new: self.failed[old] for new, old in enumerate(chosen.tolist()) if old in self.failed},
             stopped={new: self.stopped[old] for new, old in enumerate(chosen.tolist()) if old in self.stopped},
             _kept=None if self._kept is None else self._kept[chosen],
+            _numbers=self._trained_numbers()[chosen] if self.knows_its_initial_members else None,
             _params=params,
             _state=state,
         )
+
+    def initial(self) -> "Run":
+        """Return the same members before their first step, a run of 0 steps.
+
+        They are made again from the random key of the run, as `untrained` makes them.
+
+        Raises:
+            ValueError: this is a part of a run, saved by a version that did not store which.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, optax
+            >>> from ntk_equiv import ensembles, stax
+            >>> data, net = (jnp.array([[1.0, 2.0]]), jnp.array([[1.0]])), stax.Dense(1)
+            >>> run = ensembles.train(net, data, members=3, steps=50, optimizer=optax.sgd(0.5), key=jax.random.key(0))
+            >>> before = ensembles.untrained(net, data[0], members=3, key=jax.random.key(0))
+            >>> run.initial(), bool(jnp.array_equal(run.initial().predict(data[0]), before.predict(data[0])))
+            (<ensemble of 3 members after 0 steps>, True)
+        """
+        if not self.knows_its_initial_members:
+            got = f"{self.members} of {self.configuration['members']} members, and it is not known which"
+            raise refusal("run", expected="one with all its members", got=got, fix="Load the whole run.")
+        generator, *numbers = self.configuration["key"]
+        specs = sample_from_specs(self.configuration["inputs"])
+        sample = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), specs)
+        indices = self.layout.deal(self._trained_numbers().astype(np.int32))
+        shared = self.layout.share((np.array(numbers, np.uint32), sample))
+        variables = initial_variables(self.model, self.layout, generator, indices, *shared)
+        entries = {name: self.configuration[name] for name in ("members", "key", "parameters", "inputs")}
+        entries |= {"steps": 0, **({"state": self.configuration["state"]} if "state" in self.configuration else {})}
+        params, state = variables
+        before = Run(self.model, self.members, 0, entries, self.layout, History(), {}, params, state)
+        return dataclasses.replace(before, _numbers=self._numbers)
+
+    @property
+    def knows_its_initial_members(self) -> bool:
+        """Whether `initial` can make the members again; not for parts of runs that earlier versions saved."""
+        return self._numbers is not None or self.members == self.configuration["members"]
+
+    def predictions_recorded_for(self, x: Inputs, /) -> dict[int, np.ndarray]:
+        """Return the predictions for x that were recorded while training, and those of now, by steps.
+
+        Args:
+            x: inputs; those of a record, if there are to be others than those of now.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, optax
+            >>> from ntk_equiv import ensembles, stax
+            >>> x, y, net = jnp.array([[1.0, 2.0]]), jnp.array([[1.0]]), stax.Dense(1)
+            >>> settings = {"members": 3, "steps": 50, "optimizer": optax.sgd(0.5), "key": jax.random.key(0)}
+            >>> run = ensembles.train(net, (x, y), record={"train": x}, record_at=[0, 10], **settings)
+            >>> [*run.predictions_recorded_for(x)]
+            [0, 10, 50]
+        """
+        last = np.asarray(self.predict(x))
+        same = hash_data(check_inputs(x, "x", self.configuration["inputs"], self.model, *self._shapes_of_variables()))
+        hashes = self.configuration.get("record", [{}, []])[0]
+        found: dict[int, np.ndarray] = {}
+        for name, values in self.records.items():
+            # Records of functions of the predictions have other hashes.
+            if hashes.get(name) == same and values.shape[1:] == last.shape:
+                found.update(zip(self.record_steps.tolist(), values, strict=True))
+        if self.steps in found and not np.allclose(found[self.steps], last, rtol=1e-3, atol=1e-5, equal_nan=True):
+            found = {}
+        return {**found, self.steps: last}
+
+    def _shapes_of_variables(self) -> tuple[Params, State]:
+        """Return the shapes of parameters and state of one member."""
+        variables = self._params, self._state
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), variables)
+
+    def _trained_numbers(self) -> np.ndarray:
+        return np.arange(self.members) if self._numbers is None else self._numbers
 
     def bootstrap(self, x: Inputs, /, *, sizes: Sequence[int], draws: int, key: jax.Array) -> dict[int, jax.Array]:
         """Return means of smaller ensembles, drawn from the members with replacement.
@@ -258,6 +333,7 @@ class Run:
             "metrics": [*self.history.validation],
         }
         parts = {"params": self.params, "state": self.state, "failed": failed, "stopped": stopped, "kept": self._kept}
+        parts["numbers"] = self._numbers
         arrays = {name: leaves_by_number(part) for name, part in parts.items()} | {"history": self.history.stored()}
         checkpoints = open_folder(folder, resume=False, argument="folder")
         try:
@@ -302,7 +378,8 @@ class Run:
         where = make_layout(count, layout)
         where = step_by_step_if_faster(where, model.apply, params, sample, state, keep_chunk=layout != "auto")
         params, state = where.deal(variables)
-        return cls(model, count, steps, configuration, where, history, failed, params, state, stopped, kept)
+        numbers = arrays["numbers"]["0000"] if "numbers" in arrays else None
+        return cls(model, count, steps, configuration, where, history, failed, params, state, stopped, kept, numbers)
 
 
 def _steps_by_member(stored: Mapping[str, np.ndarray] | None) -> dict[int, int]:

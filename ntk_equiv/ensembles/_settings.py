@@ -253,7 +253,7 @@ def settings_of_training(
         parameters=parameter_specs(params),
         inputs=input_specs(x),
         state=parameter_specs(state),
-        record=[{name: hash_data(inputs) for name, (inputs, _) in record.items()}, record_steps],
+        record=[{name: _hash_of_record(*entry) for name, entry in record.items()}, record_steps],
         reduction=task.reduction,
         batch_size=task.batches.batch_size,
         augmentation="random" if task.batches.random else "full",
@@ -313,3 +313,9 @@ def _first_difference(a: Any, b: Any, steps: int) -> str:
 def _shorten(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def _hash_of_record(inputs: Any, function: Any) -> str:
+    """Return a hash of the inputs that also says whether a function of the predictions is recorded."""
+    same = hash_data(inputs)
+    return same if function is None else f"a function at {same}"

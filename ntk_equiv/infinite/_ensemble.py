@@ -197,10 +197,12 @@ class InfiniteEnsemble:
             x: test samples, [m, ...].
             t: the training time: a number, inf, or a vector of times; the filter's own unless given.
             f0: the function of one network at initialisation. Then f0(x) + Θ(x, X) φ_t(Θ) (y − f0(X)) is returned: the
-                trajectory of that network, exact as its width goes to infinity.
+                trajectory of that network, exact as its width goes to infinity. It may also return the outputs of
+                many networks, [members, m, ...], as `predict` of an untrained run does.
 
         Returns:
-            [m, ...] in the shape of the labels, with an axis of times in front if t is a vector.
+            [m, ...] in the shape of the labels, or [members, m, ...] for many networks, with an axis of times in front
+            if t is a vector.
         """
         x, (times, single) = self.check_samples(x), self._check_times(t)
         mean = self._mean(x, times, None if f0 is None else function(f0, "f0"))
@@ -514,8 +516,13 @@ class InfiniteEnsemble:
     def _blocks_from_start(self, f0: Callable, times: jax.Array) -> GramBlocks:
         """Return the blocks of every irrep, with y − f0(X) in place of the labels."""
         blocks = self._blocks_for(times, every_irrep=True)
-        start = check_outputs(jnp.asarray(f0(blocks.data.samples())), blocks.data)
-        return blocks.with_labels(blocks.data.labels() - blocks.data.frame(start))
+        data = blocks.data
+        values = check_outputs(jnp.asarray(f0(data.samples())), data, data.order * data.n)
+        # Channels do not meet, so the channels of many networks are those of one with as many more.
+        residual = jax.vmap(lambda one: data.labels() - data.frame(one), out_axes=-2)(values)
+        rows = residual.reshape(*residual.shape[:-2], -1)
+        wide = dataclasses.replace(data, y=jnp.zeros((data.n, *data.positions, rows.shape[-1]), data.y.dtype))
+        return dataclasses.replace(blocks.with_labels(rows), data=wide)
 
     def _filter_above_noise(self, blocks: GramBlocks, part: str = "coefficients") -> FilterAboveNoise:
         return FilterAboveNoise(self.filter, blocks.noise, self._loss_entries, part)
@@ -537,7 +544,10 @@ class InfiniteEnsemble:
         mean = _moments.mean(self.kernel_fn, blocks, f, x, times)
         if f0 is None:
             return mean
-        return mean + check_outputs(jnp.asarray(f0(x)), blocks.data).reshape(1, *mean.shape[1:])
+        values = jnp.asarray(f0(x))
+        members = len(check_outputs(values, self.blocks.data, jax.tree.leaves(x)[0].shape[0]))
+        change = jnp.moveaxis(mean.reshape(*mean.shape[:-1], members, -1), -2, 1)
+        return change.reshape(len(times), *values.shape) + values[None]
 
     def _cov(self, x: Inputs, times: jax.Array, x2: Inputs | None) -> jax.Array:
         blocks = self._blocks_for(times, covariance=True)

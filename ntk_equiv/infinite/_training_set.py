@@ -144,13 +144,16 @@ class TrainingSet:
         return jax.vmap(lambda g, v: self.grid.move(g, v, axes))(elements, values)
 
 
-def check_outputs(values: jax.Array, data: TrainingSet) -> jax.Array:
-    """Return outputs of a network with an axis of channels; refuse those that do not have the shape of labels."""
-    if values.shape[1:] != data.y.shape[1:]:
-        expected = f"values [m, {', '.join(map(str, data.y.shape[1:]))}]" if data.y.ndim > 1 else "values [m]"
+def check_outputs(values: jax.Array, data: TrainingSet, count: int) -> jax.Array:
+    """Return outputs at `count` samples as [members, count, ..., channels]; refuse those not shaped like labels."""
+    shape = (count, *data.y.shape[1:])
+    if values.ndim > len(shape) + 1 or values.shape[max(values.ndim - len(shape), 0) :] != shape:
+        inner = ", ".join(map(str, shape))
+        expected = f"values [{inner}], or [members, {inner}] of many networks"
         fix = "They are outputs of the network, in the shape of the labels."
         raise refusal("f0", expected=expected, got=f"shape {values.shape}", fix=fix)
-    return values[:, None] if values.ndim == 1 else values
+    many = values if values.ndim > len(shape) else values[None]
+    return many if data.y.ndim > 1 else many[..., None]
 
 
 @partial(jax.jit, static_argnames=("rep_x", "elements"))

@@ -29,6 +29,8 @@ such axis, that of its elements: `[n, h, w, |G|, channels]`.
 #                                               _elementwise (your own)
 #   how precision is kept                       _precision
 
+# Names imported as themselves are for the parts above this one, not for users.
+from ntk_equiv.stax._activations import Activation as Activation
 from ntk_equiv.stax._aggregate import Aggregate
 from ntk_equiv.stax._attention import GlobalSelfAttention
 from ntk_equiv.stax._combinators import (
@@ -42,19 +44,19 @@ from ntk_equiv.stax._combinators import (
     serial,
 )
 from ntk_equiv.stax._conv import Conv
+from ntk_equiv.stax._dense import Affine as Affine
 from ntk_equiv.stax._dense import Dense
 from ntk_equiv.stax._dropout import Dropout
 from ntk_equiv.stax._elementwise import Elementwise, ElementwiseNumerical, Softplus, Tanh
 from ntk_equiv.stax._group_conv import GroupConv, GroupPool, LiftingConv
 from ntk_equiv.stax._inputs import Graph
-
-# For the parts above this one, not for users.
 from ntk_equiv.stax._inputs import with_own_adjacency as with_own_adjacency
 from ntk_equiv.stax._kernel_fn import KernelFn
 from ntk_equiv.stax._layer_norm import LayerNorm
 from ntk_equiv.stax._network import Network
 from ntk_equiv.stax._polynomial import Hermite, Monomial, Polynomial
 from ntk_equiv.stax._rectified import ABRelu, Abs, LeakyRelu, RectifiedMonomial, Relu, Sign
+from ntk_equiv.stax._rectified import PiecewiseLinear as PiecewiseLinear
 from ntk_equiv.stax._rule import Certificate
 from ntk_equiv.stax._smooth import Cos, Erf, Exp, ExpNormalized, Gaussian, Gelu, Rbf, Sigmoid_like, Sin
 from ntk_equiv.stax._windows import AvgPool, Flatten, GlobalAvgPool, GlobalSumPool, SumPool

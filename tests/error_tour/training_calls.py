@@ -165,4 +165,9 @@ CALLS = {
     "ensembles.compare_with_theory({'a': RUN}, ENS, X)": "run",
     "ensembles.compare_with_theory(RUN, ENS, X, 'end')": "t",
     "ensembles.compare_with_theory(RUN, ENS, 'x')": "x",
+    "ensembles.compare_with_theory(RUN, ENS, X, paired='yes')": "paired",
+    "ensembles.compare_with_theory(RUN, ENS, X, [1.5])": "t",
+    "ensembles.compare_with_theory(RUN, ENS, X, [77])": "t",
+    "ensembles.Curve((1,), (ensembles.Trend((8,), (), None, None),)).of(9)": "width",
+    "RUN.predictions_recorded_for('x')": "x",
 }

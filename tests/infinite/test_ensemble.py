@@ -84,6 +84,18 @@ def test_one_member_from_its_start():
     assert_close(ENS.mean(TRAIN.x, INF, f0=start), TRAIN.y)
 
 
+@pytest.mark.parametrize("method", ["reduced", "dense"])
+@pytest.mark.parametrize("labels", ["one channel", "channels that move"])
+def test_many_members_from_their_starts(method, labels):
+    train = TRAIN if labels == "one channel" else augment(X, Y2, SHIFTS, SHIFTS)
+    ens = InfiniteEnsemble(KERNEL_FN, train, method=method)
+    starts = [lambda x, k=k: jnp.sin(k * (x.sum(axis=1) if train is TRAIN else x)) for k in (1.0, 2.0, 3.0)]
+    for t, axis in ((TIMES, 1), (2.0, 0)):
+        one_by_one = jnp.stack([ens.mean(X_TEST, t, f0=start) for start in starts], axis)
+        together = ens.mean(X_TEST, t, f0=lambda x: jnp.stack([start(x) for start in starts]))
+        assert_close(together, one_by_one)
+
+
 def test_samples_have_the_law(key):
     draws = ENS.sample(key, X_TEST, 0.5, 4000)
     assert draws.shape == (4000, 5)

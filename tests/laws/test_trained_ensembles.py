@@ -60,9 +60,13 @@ def test_the_comparison_notices_other_training(wide, ens):
     assert not ensembles.compare_with_theory(wide, half, ORBITS).holds(5, allowance=ALLOWANCE)
 
 
-def test_the_deviation_from_theory_falls_as_one_over_width(ens):
-    trend = ensembles.compare_with_theory({width: trained(width, 4096) for width in (16, 32)}, ens, ORBITS)
-    assert trend.widths == (16, 32)
+@pytest.fixture(scope="module")
+def trend(ens):
+    return ensembles.compare_with_theory({width: trained(width, 4096) for width in (16, 32, 64)}, ens, ORBITS)
+
+
+def test_the_deviation_from_theory_falls_as_one_over_width(ens, trend):
+    assert trend.widths == (16, 32, 64)
     assert trend.comparisons[0].mean.overall > 4
     assert trend.comparisons[0].var.overall > 4
     scales = np.abs(ens.mean(ORBITS, STEPS)).max(), ens.var(ORBITS, STEPS).max()
@@ -70,6 +74,79 @@ def test_the_deviation_from_theory_falls_as_one_over_width(ens):
         assert a.shape == error.shape == (12, 1)
         assert chi2 < 2
         assert np.abs(a).max() < ALLOWANCE * WIDTH * scale + 5 * error.max()
+
+
+def test_a_member_is_compared_with_the_trajectory_of_its_own_initial_function(wide, ens):
+    """What pairing reports, from one member after the other, and with far smaller errors."""
+    found = ensembles.compare_with_theory(wide, ens, ORBITS)
+    before = ensembles.untrained(network(WIDTH), X, members=MEMBERS, key=jax.random.key(2))
+    some = [0, 3, 100]
+    exact = [ens.mean(ORBITS, STEPS, f0=lambda x, m=m: before.predict(x)[m]) for m in some]
+    part = ensembles.compare_with_theory(wide.subset(some), ens, ORBITS)
+    np.testing.assert_allclose(part.paired_mean.predicted, np.mean(exact, 0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(part.paired_var.predicted, np.var(exact, 0, ddof=1), rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(found.paired_mean.observed, found.mean.observed)
+    assert found.paired_mean.error.max() < found.mean.error.min() / 5
+    assert found.paired_var.error.max() < found.var.error.min() / 3
+    assert np.isclose(found.shift, found.paired_mean.size / np.sqrt(np.mean(found.mean.error**2)))
+    assert found.shift < 1
+    without = ensembles.compare_with_theory(wide, ens, ORBITS, paired=False)
+    assert without.paired_mean is without.paired_var is None
+
+
+def test_paired_differences_fall_as_one_over_width_and_vanish_in_the_limit(trend):
+    assert trend.exponent.agrees_with(1)
+    assert trend.exponent.error < 0.2
+    assert trend.paired_mean.chi_squared < 3
+    # Narrow members leave their own trajectories by more, so pairing gains less than at the width above.
+    assert (trend.paired_mean.error < 0.7 * trend.mean.error).all()
+    assert np.abs((trend.paired_mean.coefficient - trend.mean.coefficient) / trend.mean.error).max() < 5
+    assert trend.limit.trustworthy, trend.limit.doubts
+    assert np.abs(trend.limit.limit / trend.limit.error).max() < 4.5
+    assert "exponent" in repr(trend)
+
+
+def test_curves_over_time_are_those_of_runs_that_end_there(ens):
+    settings = {"optimizer": optax.sgd(RATE), "key": jax.random.key(2), "members": 32}
+    data, recorded = augment(X, Y, C4), {"orbits": ORBITS, "squares": (ORBITS, np.square)}
+    runs = {
+        width: ensembles.train(network(width), data, steps=STEPS, record=recorded, record_at=[0, 4], **settings)
+        for width in (16, 64)
+    }
+    curve = ensembles.compare_with_theory(runs, ens, ORBITS, [0, 4, STEPS])
+    assert curve.times == (0, 4, STEPS)
+    assert curve.comparisons[0].paired_mean is curve.comparisons[0].exponent is None
+    ended = ensembles.train(network(16), data, steps=4, **settings)
+    for one, run in ((curve.of(16).comparisons[1], ended), (curve.of(16).comparisons[2], runs[16])):
+        expected = ensembles.compare_with_theory(run, ens, ORBITS)
+        for name in ("mean", "var", "paired_mean", "paired_var"):
+            np.testing.assert_allclose(getattr(one, name).difference, getattr(expected, name).difference, atol=1e-9)
+    narrow = curve.of(16)
+    assert narrow.comparisons[1].shift < narrow.comparisons[2].shift
+    between = (narrow.comparisons[1].shift + narrow.comparisons[2].shift) / 2
+    assert narrow.holds_until(between) == 4
+    with pytest.raises(ValueError, match=r"recorded for `x`, \[0, 4, 8\], got \[5\]"):
+        ensembles.compare_with_theory(runs[16], ens, ORBITS, [4, 5])
+    with pytest.raises(ValueError, match=r"recorded for `x`, \[8\], got \[4\]"):
+        ensembles.compare_with_theory(runs[16], ens, ORBITS[:3], [4])
+    with pytest.raises(ValueError, match=r"that of one width"):
+        curve.holds_until()
+
+
+def test_pairing_needs_a_theory_of_members_and_members_that_are_known(wide, ens, tmp_path):
+    fields = {"reduction": "mean", "filter": ens.filter, "train": ens.train, "var": ens.var}
+    without = types.SimpleNamespace(mean=lambda x, t: ens.mean(x, t), **fields)
+    assert ensembles.compare_with_theory(wide, without, ORBITS).paired_mean is None
+    with pytest.raises(ValueError, match="`ens` must be a theory of single members"):
+        ensembles.compare_with_theory(wide, without, ORBITS, paired=True)
+    part = wide.subset([5, 2])
+    part.save(tmp_path)
+    loaded = ensembles.Run.load(tmp_path, network(WIDTH))
+    np.testing.assert_array_equal(loaded.initial().predict(X), wide.initial().predict(X)[np.array([5, 2])])
+    unknown = dataclasses.replace(part, _numbers=None)
+    assert ensembles.compare_with_theory(unknown, ens, ORBITS).paired_mean is None
+    with pytest.raises(ValueError, match="2 of 256 members, and it is not known which"):
+        ensembles.compare_with_theory(unknown, ens, ORBITS, paired=True)
 
 
 def test_the_invariance_error_of_the_mean_falls_with_the_root_of_the_members(wide, ens):
