@@ -5,12 +5,22 @@
   max-pooling, are welcome.
 - `monte_carlo_kernel_fn` is the mean over random initialisations, a `MonteCarloKernelFn`. Its method `estimate` returns
   a `KernelEstimate` with standard errors.
+- `linearize` and `taylor_expand` make a network a polynomial in its parameters.
 - `width_scaling` estimates the effect of a finite width on both kernels. It returns a `WidthScaling`, which has a
   `Correction` a/width for each; `fitted_correction` fits one to any other quantity.
 """
 
 from ntk_equiv.empirical._kernel_fn import EmpiricalKernelFn, empirical_kernel_fn
 from ntk_equiv.empirical._monte_carlo import KernelEstimate, MonteCarloKernelFn, monte_carlo_kernel_fn
+
+# For the parts above this one, not for users.
+from ntk_equiv.empirical._output_axes import Axes as Axes
+from ntk_equiv.empirical._output_axes import canonical_axes as canonical_axes
+from ntk_equiv.empirical._output_axes import contract_outputs as contract_outputs
+from ntk_equiv.empirical._output_axes import jacobian_of_samples as jacobian_of_samples
+from ntk_equiv.empirical._output_axes import ntk_by_jacobians as ntk_by_jacobians
+from ntk_equiv.empirical._output_axes import ntk_by_products as ntk_by_products
+from ntk_equiv.empirical._taylor import linearize, taylor_expand
 from ntk_equiv.empirical._width import Correction, WidthScaling, fitted_correction, width_scaling
 
 __all__ = [
@@ -21,6 +31,8 @@ __all__ = [
     "WidthScaling",
     "empirical_kernel_fn",
     "fitted_correction",
+    "linearize",
     "monte_carlo_kernel_fn",
+    "taylor_expand",
     "width_scaling",
 ]

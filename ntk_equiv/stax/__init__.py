@@ -22,6 +22,7 @@ such axis, that of its elements: `[n, h, w, |G|, channels]`.
 # Where to find what:
 #   how kernels pass through a layer            _rule (the protocol, with a picture), _state (what is passed on)
 #   how a call of `kernel_fn` begins and ends   _kernel_fn, _inputs
+#   how kernels go on from one network to the next      _continuation
 #   how layers are put together                 _composition (chains, branches, loops), _combinators, _network (triples)
 #   layers                                      _dense, _conv, _group_conv, _windows (pooling), _aggregate (graphs),
 #                                               _attention, _layer_norm, _dropout
@@ -41,14 +42,18 @@ from ntk_equiv.stax._combinators import (
     repeat,
     serial,
 )
+
+# For the parts above this one, not for users.
+from ntk_equiv.stax._continuation import EQUAL_POSITIONS as EQUAL_POSITIONS
+from ntk_equiv.stax._continuation import Signal as Signal
+from ntk_equiv.stax._continuation import propagate as propagate
+from ntk_equiv.stax._continuation import signal_of as signal_of
 from ntk_equiv.stax._conv import Conv
 from ntk_equiv.stax._dense import Dense
 from ntk_equiv.stax._dropout import Dropout
 from ntk_equiv.stax._elementwise import Elementwise, ElementwiseNumerical, Softplus, Tanh
 from ntk_equiv.stax._group_conv import GroupConv, GroupPool, LiftingConv
 from ntk_equiv.stax._inputs import Graph
-
-# For the parts above this one, not for users.
 from ntk_equiv.stax._inputs import with_own_adjacency as with_own_adjacency
 from ntk_equiv.stax._kernel_fn import KernelFn
 from ntk_equiv.stax._layer_norm import LayerNorm
@@ -57,6 +62,8 @@ from ntk_equiv.stax._polynomial import Hermite, Monomial, Polynomial
 from ntk_equiv.stax._rectified import ABRelu, Abs, LeakyRelu, RectifiedMonomial, Relu, Sign
 from ntk_equiv.stax._rule import Certificate
 from ntk_equiv.stax._smooth import Cos, Erf, Exp, ExpNormalized, Gaussian, Gelu, Rbf, Sigmoid_like, Sin
+from ntk_equiv.stax._state import PairState as PairState
+from ntk_equiv.stax._state import SampleState as SampleState
 from ntk_equiv.stax._windows import AvgPool, Flatten, GlobalAvgPool, GlobalSumPool, SumPool
 
 __all__ = [
