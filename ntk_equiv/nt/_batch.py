@@ -88,8 +88,9 @@ def _join(tiles: list, axis: int, to: Any) -> Any:
 
 def _join_kernels(tiles: list[Kernel], axis: int, to: Any) -> Kernel:
     first = tiles[0]
-    samples = ("cov2", "shape2") if axis else ("cov1", "shape1")
-    covs = [tile.cov1 if axis and tile.cov2 is None else getattr(tile, samples[0]) for tile in tiles]
+    samples = ("cov2", "shape2", "mask2") if axis else ("cov1", "shape1", "mask1")
+    sides = [samples if not axis or tile.cov2 is not None else ("cov1", "shape1", "mask1") for tile in tiles]
+    covs, masks = ([getattr(tile, side[i]) for tile, side in zip(tiles, sides, strict=True)] for i in (0, 2))
     count = sum(len(cov) for cov in covs)
     changes = {
         name: _join([getattr(tile, name) for tile in tiles], axis, to)
@@ -97,6 +98,7 @@ def _join_kernels(tiles: list[Kernel], axis: int, to: Any) -> Kernel:
         if getattr(first, name) is not None
     }
     changes |= {samples[0]: to.concatenate([to.asarray(cov) for cov in covs])}
+    changes |= {samples[2]: None if masks[0] is None else to.concatenate([to.asarray(mask) for mask in masks])}
     shape = getattr(first, samples[1])
     same = jnp.stack([jnp.asarray(tile.x1_is_x2) for tile in tiles]).any()
     return first.replace(**changes, **{samples[1]: (count, *shape[1:])}, x1_is_x2=same)
@@ -105,4 +107,4 @@ def _join_kernels(tiles: list[Kernel], axis: int, to: Any) -> Kernel:
 def _with_one_batch(kernels: Any, same: bool) -> Any:
     if not same:
         return kernels
-    return jax.tree.map(lambda k: k.replace(cov2=None) if _is_kernel(k) else k, kernels, is_leaf=_is_kernel)
+    return jax.tree.map(lambda k: k.replace(cov2=None, mask2=None) if _is_kernel(k) else k, kernels, is_leaf=_is_kernel)

@@ -16,7 +16,17 @@ import jax.numpy as jnp
 from ntk_equiv._check import refusal
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, select
-from ntk_equiv.stax import EQUAL_POSITIONS, Graph, KernelFn, PairState, SampleState, Signal, propagate, signal_of
+from ntk_equiv.stax import (
+    EQUAL_POSITIONS,
+    Graph,
+    KernelFn,
+    MaskedArray,
+    PairState,
+    SampleState,
+    Signal,
+    propagate,
+    signal_of,
+)
 
 # Those that layers know; others are left out, as neural-tangents does.
 KEYWORDS = frozenset({"rng", "pattern", "mode", "mask_constant"})
@@ -43,8 +53,8 @@ class Kernel:
         shape2: that for the second.
         batch_axis: 0.
         channel_axis: the last axis.
-        mask1: None: these kernels have no masks.
-        mask2: None.
+        mask1: which positions of the outputs are masked for the first batch, `[n1, h, w, ..., 1]`; None if none can be.
+        mask2: the same for the second batch; None if it is the first.
 
     Example:
         >>> import jax.numpy as jnp
@@ -89,10 +99,13 @@ class Kernel:
     def slice(self, n1_slice: slice, n2_slice: slice) -> "Kernel":
         """Return the kernels of some samples of both batches."""
         cov1, cov2 = self.cov1[n1_slice], (self.cov1 if self.cov2 is None else self.cov2)[n2_slice]
+        second = self.mask1 if self.cov2 is None else self.mask2
+        masks = [None if mask is None else mask[own] for mask, own in ((self.mask1, n1_slice), (second, n2_slice))]
         ntk = None if self.ntk is None else self.ntk[n1_slice, n2_slice]
         shapes = [(len(cov), *(shape or ())[1:]) for cov, shape in ((cov1, self.shape1), (cov2, self.shape2))]
         nngp = self.nngp[n1_slice, n2_slice]
-        return self.replace(nngp=nngp, ntk=ntk, cov1=cov1, cov2=cov2, shape1=shapes[0], shape2=shapes[1])
+        changes = {"shape1": shapes[0], "shape2": shapes[1], "mask1": masks[0], "mask2": masks[1]}
+        return self.replace(nngp=nngp, ntk=ntk, cov1=cov1, cov2=cov2, **changes)
 
 
 @dataclass_pytree
@@ -132,7 +145,7 @@ class AnalyticKernelFn(KernelFn):
         return jax.tree.map(lambda k: select(k, get), kernels, is_leaf=lambda k: isinstance(k, Kernel))
 
     def _begin(self, x1: Any, x2: Any, known: dict[str, Any], wanted: dict[str, Any]) -> Any:
-        signal = propagate(self.rule, signal_of(x1, x2), **wanted)
+        signal = propagate(self.rule, signal_of(x1, x2, **known), **wanted)
         kernels = _kernels_of(signal, x1_is_x2=x2 is None)
         if not isinstance(kernels, Kernel) or _is_several(x1):
             return kernels
@@ -149,7 +162,7 @@ class AnalyticKernelFn(KernelFn):
 
 
 def _is_several(x: Any) -> bool:
-    return isinstance(x, tuple | list) and not isinstance(x, Graph)
+    return isinstance(x, tuple | list) and not isinstance(x, Graph | MaskedArray)
 
 
 def _has_kernels(x: Any) -> bool:
@@ -176,6 +189,8 @@ def _kernels_of(signal: Signal, *, x1_is_x2: Any, one_batch: bool | None = None)
         shape1=(pairs.nngp.shape[0], *left.grid, left.width()),
         shape2=(pairs.nngp.shape[1], *right.grid, right.width()),
         channel_axis=1 + len(left.grid),
+        mask1=None if left.mask is None else left.mask[..., None],
+        mask2=None if one_batch or right.mask is None else right.mask[..., None],
     )
 
 
@@ -192,9 +207,13 @@ def _signal_of_kernels(kernel: Any) -> Signal:
         right = jnp.where(kernel.x1_is_x2, left, right)
     cov2 = kernel.cov1 if kernel.cov2 is None else kernel.cov2
 
-    def state(cov: Array, shape: tuple[int, ...], nodes: Array) -> SampleState:
+    mask2 = kernel.mask1 if kernel.cov2 is None else kernel.mask2
+
+    def state(cov: Array, shape: tuple[int, ...], nodes: Array, mask: Array | None) -> SampleState:
         settings = {"gaussian": kernel.is_gaussian, "channels": shape[-1], "wide": not kernel.is_input}
-        return SampleState(cov, None, None, shape[1:-1], full=full, nodes=nodes, **settings)
+        mask = None if mask is None else mask[..., 0]
+        return SampleState(cov, None, None, shape[1:-1], full=full, nodes=nodes, mask=mask, **settings)
 
     pairs = PairState(kernel.nngp, kernel.ntk, None, full=full, with_ntk=kernel.ntk is not None)
-    return Signal(state(kernel.cov1, kernel.shape1, left), state(cov2, kernel.shape2, right), pairs)
+    sides = state(kernel.cov1, kernel.shape1, left, kernel.mask1), state(cov2, kernel.shape2, right, mask2)
+    return Signal(*sides, pairs)

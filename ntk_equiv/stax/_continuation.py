@@ -13,9 +13,19 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from ntk_equiv._typing import Inputs
-from ntk_equiv.stax._composition import reduce_to
-from ntk_equiv.stax._inputs import Graph, nodes_of
-from ntk_equiv.stax._kernel_fn import _covariance as covariance_of_inputs
+from ntk_equiv.stax._composition import pairs_through, reduce_to, samples_through
+from ntk_equiv.stax._inputs import (
+    Graph,
+    MaskedArray,
+    check_inputs,
+    check_same_features,
+    mask_of,
+    nodes_of,
+    split_pattern,
+    with_mask,
+    with_pattern,
+)
+from ntk_equiv.stax._kernel_fn import covariance_of_inputs, mask_both
 from ntk_equiv.stax._rule import Rule
 from ntk_equiv.stax._state import Branches, Moments, PairState, Requirements, SampleState
 
@@ -38,11 +48,19 @@ class Signal(NamedTuple):
     pairs: PairState | Branches
 
 
-def signal_of(x1: Any, x2: Any = None) -> Signal:
+def signal_of(x1: Any, x2: Any = None, *, pattern: Any = None, mask_constant: Any = None) -> Signal:
     """Return the signal that inputs are; several inputs are tuples or lists of arrays."""
-    if isinstance(x1, tuple | list) and not isinstance(x1, Graph):
-        several = [signal_of(a, b) for a, b in zip(x1, [None] * len(x1) if x2 is None else x2, strict=True)]
+    settings = {"pattern": pattern, "mask_constant": mask_constant}
+    if isinstance(x1, tuple | list) and not isinstance(x1, Graph | MaskedArray):
+        others = [None] * len(x1) if x2 is None else x2
+        several = [signal_of(a, b, **settings) for a, b in zip(x1, others, strict=True)]
         return Signal(*(tuple(states) for states in zip(*several, strict=True)))
+    left_pattern, right_pattern = split_pattern(pattern)
+    x1 = with_mask(check_inputs(with_pattern(x1, left_pattern), "x1"), mask_constant)
+    if x2 is not None:
+        x2 = with_mask(check_inputs(with_pattern(x2, right_pattern), "x2"), mask_constant)
+        check_same_features(x1, x2)
+        x1, x2 = mask_both(x1, x2)
     left = _state_of_inputs(x1)
     right = left if x2 is None else _state_of_inputs(x2)
     nngp = covariance_of_inputs(jnp.asarray(left.nodes), jnp.asarray(right.nodes), paired=False, full=left.full)
@@ -52,9 +70,9 @@ def signal_of(x1: Any, x2: Any = None) -> Signal:
 def propagate(rule: Rule, signal: Signal, wanted: Requirements = ALL_POSITIONS) -> Signal:
     """Return the signal behind a network."""
     required = rule.requirements_for(wanted)
-    left, memo_left = rule.per_sample(reduce_to(signal.left, required), wanted)
-    right, memo_right = rule.per_sample(reduce_to(signal.right, required), wanted)
-    pairs = rule.per_pair(reduce_to(signal.pairs, required), memo_left, memo_right, wanted)
+    left, memo_left = samples_through(rule, reduce_to(signal.left, required), wanted)
+    right, memo_right = samples_through(rule, reduce_to(signal.right, required), wanted)
+    pairs = pairs_through(rule, reduce_to(signal.pairs, required), memo_left, memo_right, wanted)
     return Signal(*(reduce_to(state, wanted) for state in (left, right, pairs)))
 
 
@@ -70,4 +88,5 @@ def _state_of_inputs(x: Inputs) -> SampleState:
         gaussian=False,
         nodes=nodes,
         channels=nodes.shape[-1],
+        mask=mask_of(x),
     )

@@ -64,6 +64,22 @@ def test_kernels_pass_through_jit_and_are_replaced():
         CONV[2](x, diagonal_batch=False)
 
 
+def test_masks_are_continued():
+    """Sequences of lengths 4 and 2: each has the kernels of its own length."""
+    x = jnp.where(jnp.arange(4)[None, :, None] < jnp.array([4, 2])[:, None, None], images(0, 2)[:, 0].sum(), -1.0)
+    x = x.at[0].set(jax.random.normal(jax.random.key(3), (4, 1)))
+    first = stax.serial(stax.Conv(8, (3,), padding="SAME", b_std=0.1), stax.Relu())
+    end = stax.serial(stax.GlobalAvgPool(), stax.Dense(1))
+    kernel = first[2](x, None, mask_constant=-1.0)
+    whole = stax.serial(first, end)[2]
+    assert_close(end[2](kernel).ntk, whole(x, None, "ntk", mask_constant=-1.0))
+    assert_close(end[2](kernel, get="nngp")[1, 1], whole(x[1:, :2], None, "nngp")[0, 0])
+    np.testing.assert_array_equal(kernel.mask1[..., 0], np.asarray(x[..., 0]) == -1.0)
+    batched = nt.batch(first[2], 1)(x, None, None, mask_constant=-1.0)
+    np.testing.assert_array_equal(batched.mask1, kernel.mask1)
+    assert_close(batched.ntk, kernel.ntk)
+
+
 def test_several_inputs():
     both = stax.parallel(stax.Dense(4), stax.serial(stax.Dense(4), stax.Relu()))
     x = jax.random.normal(jax.random.key(0), (3, 2))
@@ -133,7 +149,10 @@ def test_taylor_expansions_are_exact_for_polynomials():
 
 
 def test_every_layer_of_the_facade_is_a_layer():
-    assert {"Dense", "serial", "Relu"} <= set(dir(stax))
+    names = {"ConvTranspose", "ConvLocal", "Index", "Slice", "DotGeneral", "ImageResize", "Gabor", "MaskedArray"}
+    assert {"Dense", "serial", "Relu", *names} <= set(dir(stax))
+    assert stax.Slice[:, 1] == (slice(None), 1)
+    assert isinstance(stax.ImageResize((-1, 2, 2, -1), "nearest")[2], nt.AnalyticKernelFn)
     with pytest.raises(AttributeError, match="MaxPool"):
         getattr(stax, "MaxPool")  # noqa: B009
     init_fn, apply_fn, _ = stax.Dense(2)
