@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ntk_equiv import filters
 from ntk_equiv._check import is_concrete, one_of, refusal
 from ntk_equiv._positions import apart, joint
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array
+from ntk_equiv.empirical import canonical_axes
 from ntk_equiv.infinite import KernelMatrix, follow_loss, follow_loss_with_momentum, follow_to_the_end
 
 __all__ = [
@@ -71,8 +73,11 @@ class _Layout:
 
     @classmethod
     def of(cls, y: Array, trace_axes: Any) -> "_Layout":
-        axes = (trace_axes,) if isinstance(trace_axes, int) else trace_axes
-        return cls(y.shape, tuple(sorted(axis % y.ndim for axis in axes)))
+        axes = (trace_axes,) if isinstance(trace_axes, int) else tuple(trace_axes)
+        if not all(isinstance(axis, int) and -y.ndim <= axis < y.ndim for axis in axes):
+            fix = "Name the axes of `y_train` that the kernel lacks, -1 for channels."
+            raise refusal("trace_axes", expected=f"axes of {y.ndim}, from {-y.ndim} on", got=trace_axes, fix=fix)
+        return cls(y.shape, canonical_axes(axes, y.ndim))
 
     def columns(self, f: Any, rows: int) -> Array:
         last = range(len(self.shape) - len(self.traced), len(self.shape))
@@ -178,7 +183,8 @@ def gradient_descent(
         trace_axes: axes of `y_train` that the kernel lacks.
 
     Returns:
-        A function like that of `gradient_descent_mse`. From an `ODEState` it returns an `ODEState`.
+        A function like that of `gradient_descent_mse`. From an `ODEState` it returns an `ODEState`. Inside `jax.jit`
+        the end of training is refused, and a traced time that turns out to be infinite gives NaN.
 
     Example:
         >>> import jax.numpy as jnp
@@ -210,7 +216,9 @@ def gradient_descent(
         order = jnp.argsort(finite)
         found = flow(kernels, start, velocity, finite[order])
         found = jax.tree.map(lambda values: values[jnp.argsort(order)], found)
-        if not is_concrete(ended) or not ended.any():  # inside `jit` times count as finite
+        if not is_concrete(ended):  # Inside `jit` nobody knows when training ends, and these times have no result.
+            return jax.tree.map(lambda values: jnp.where(ended[:, None, None], jnp.nan, values), found)
+        if not ended.any():
             return found
 
         def advance(state: tuple, time: float) -> tuple:
@@ -238,6 +246,10 @@ def gradient_descent(
         place = _stack(layout, (state.fx_train, state.fx_test), counts)
         speed = _stack(layout, (state.qx_train, state.qx_test), counts)
         place, speed = place.astype(dtype), speed.astype(dtype)
+        traced = not all(map(is_concrete, (times * rate, y_train, place, *kernels)))
+        if traced and (t is None or (is_concrete(t) and np.isinf(t).any())):
+            fix = "The end of training is looked for step by step: ask for it outside, or for a large finite time."
+            raise refusal("t", expected="finite inside `jit`, `grad` and `vmap`", got="the end of training", fix=fix)
         found = reach(jnp.concatenate(kernels), place, speed, times * rate)
 
         def pick(values: Any, test: bool) -> Any:

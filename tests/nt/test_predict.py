@@ -147,6 +147,28 @@ def test_a_state_is_resumed():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+def test_the_end_of_training_inside_jit():
+    """It is never taken for the beginning: refused where it is known, NaN where it is not."""
+    k, _, _ = kernels(3, 1)
+    (y,) = draw((3, 1))
+    predict_fn = nt.predict.gradient_descent(half_mean, k, y)
+    for t in (None, np.inf):
+        with pytest.raises(ValueError, match="outside"):
+            jax.jit(lambda f, t=t: predict_fn(t, f))(0 * y)
+    found = jax.jit(predict_fn)(jnp.array([1.0, jnp.inf]))
+    assert_close(found[0], predict_fn(1.0))
+    assert jnp.isnan(found[1]).all()
+
+
+def test_trace_axes_may_be_named_twice_but_must_exist():
+    k, _, _ = kernels(4, 1)
+    (y,) = draw((4, 2))
+    one, twice = (nt.predict.gradient_descent_mse(k, y, trace_axes=axes)(1.0) for axes in ((-1,), (1, 1, -1)))
+    np.testing.assert_array_equal(one, twice)
+    with pytest.raises(ValueError, match="trace_axes"):
+        nt.predict.gradient_descent_mse(k, y, trace_axes=(2,))
+
+
 def test_training_without_an_end_is_refused():
     k, _, _ = kernels(3, 1)
     y = jax.nn.one_hot(jnp.array([0, 1, 0]), 2)
