@@ -21,7 +21,9 @@ The library follows one line of thought, and this is where its parts lie on it:
 - `plotting` draws figures, in one style;
 - `planning` puts all this together for your own data: how many members, how long to train, how large an error, on
   which samples; also from the command line, as `ntk-equiv plan`;
-- `interop` makes networks written for neural-tangents work here.
+- `nt` has the names, arguments and results of neural-tangents: `import ntk_equiv.nt as nt` in place of
+  `import neural_tangents as nt`;
+- `interop` makes the old library itself work on current JAX.
 
 Importing `ntk_equiv` is cheap: each part is loaded when it is first used.
 """
@@ -41,6 +43,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
         infinite,
         interop,
         metrics,
+        nt,
         planning,
         plotting,
         reps,
@@ -70,6 +73,7 @@ __all__ = [
     "interop",
     "metrics",
     "monte_carlo_kernel_fn",
+    "nt",
     "planning",
     "plotting",
     "reps",
@@ -96,6 +100,7 @@ _HOME = {
     "interop": "ntk_equiv.interop",
     "metrics": "ntk_equiv.metrics",
     "monte_carlo_kernel_fn": "ntk_equiv.empirical",
+    "nt": "ntk_equiv.nt",
     "planning": "ntk_equiv.planning",
     "plotting": "ntk_equiv.plotting",
     "reps": "ntk_equiv.reps",

@@ -178,6 +178,51 @@ def _only_attention(stax: Any) -> Any:
     return stax.serial(plain, stax.GlobalSelfAttention(4, 4, 4, 2, **embedded), bilinear)
 
 
+def transposed(*tail: Callable[[Any], Any], padding: str) -> Callable:
+    """Two transposed convolutions, with filters longer and shorter than their strides, then the given layers."""
+
+    def build(stax: Any) -> Any:
+        first = stax.ConvTranspose(8, (3, 2), (2, 1), padding, 1.4, 0.2)
+        second = stax.ConvTranspose(8, (1, 3), (1, 2), padding, 1.2, 0.1)
+        return stax.serial(first, stax.Relu(), second, stax.Erf(), *(layer(stax) for layer in tail))
+
+    return build
+
+
+def local(*tail: Callable[[Any], Any], **settings: Any) -> Callable:
+    """A convolution with weights of their own between two others, then the given layers."""
+
+    def build(stax: Any) -> Any:
+        middle = stax.ConvLocal(8, (2, 3), **{"W_std": 1.3, "b_std": 0.3} | settings)
+        last = stax.Conv(8, (2, 1), b_std=0.1)
+        # Two convolutions: after an odd number of them neural-tangents confuses the axes of positions here.
+        body = [stax.Conv(8, (2, 2), padding="SAME", b_std=0.2), stax.Erf()] * 2 + [
+            middle,
+            stax.Relu(),
+            last,
+            stax.Sin(),
+        ]
+        return stax.serial(*body, *(layer(stax) for layer in tail))
+
+    return build
+
+
+def moved(layer: Callable[[Any], Any], *tail: Callable[[Any], Any]) -> Callable:
+    """A fixed map of positions between layers with weights, then the given layers."""
+
+    def build(stax: Any) -> Any:
+        # Two convolutions: after an odd number of them neural-tangents confuses the axes of positions here.
+        convs = [stax.Conv(8, (2, 2), padding="SAME", W_std=1.3, b_std=0.3), stax.Relu()] * 2
+        first = stax.serial(*convs)
+        return stax.serial(first, layer(stax), stax.Dense(8, 1.2, 0.1), *(one(stax) for one in tail))
+
+    return build
+
+
+def _contraction(stax: Any) -> Any:
+    return stax.DotGeneral(rhs=jnp.array([0.3, -1.0, 0.5, 2.0]), dimension_numbers=(((1,), (0,)), ((), ())))
+
+
 _CLOSE = {"pos_emb_decay_fn": lambda d: jnp.exp(-d / 2), "W_pos_emb_std": 0.7}
 _BILINEAR = {"linear_scaling": False, "attention_mechanism": "IDENTITY"}
 
@@ -339,4 +384,17 @@ ARCHITECTURES = [
     Architecture("residual-50", _deep_residual, (7,)),
     Architecture("no-weights-first", lambda s: _standard_mlp(s, 0.0, 1.3), (7,)),
     Architecture("no-weights-second", lambda s: _standard_mlp(s, 1.3, 0.0), (7,)),
+    Architecture("gabor", mlp(lambda s: s.Gabor(), 2), (7,)),
+    Architecture("transposed-valid", transposed(_gap, _dense, padding="VALID"), (2, 3, 2)),
+    Architecture("transposed-same", transposed(_flatten, _dense, padding="SAME"), (2, 3, 2)),
+    Architecture("transposed-circular", transposed(_gap, padding="CIRCULAR"), (2, 3, 2)),
+    Architecture("local", local(_flatten, _dense, padding="SAME"), (4, 3, 2)),
+    Architecture("local-pooled", local(_gap, _dense, padding="VALID", parameterization="standard"), (4, 4, 2)),
+    Architecture("local-positions", local(padding="CIRCULAR", strides=(2, 1)), (4, 3, 2)),
+    Architecture("index", moved(lambda s: s.Index(s.Slice[:, 1:, ::2]), _flatten, _dense), (4, 3, 2)),
+    Architecture("index-one", moved(lambda s: s.Index(s.Slice[:, 0]), _relu, _gap), (4, 3, 2)),
+    Architecture("resized", moved(lambda s: s.ImageResize((-1, 2, 5, -1), "linear"), _flatten), (4, 3, 2)),
+    Architecture("resized-nearest", moved(lambda s: s.ImageResize((-1, 6, -1, -1), "nearest"), _gap), (4, 3, 2)),
+    Architecture("scaled", moved(lambda s: s.DotGeneral(lhs=-0.7), _relu, _flatten, _dense), (4, 3, 2)),
+    Architecture("contracted", moved(_contraction, _dense, _relu), (4, 3, 2)),
 ]

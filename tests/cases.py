@@ -176,6 +176,22 @@ def _normalized(stax: Any) -> Any:
     return stax.serial(conv, stax.LayerNorm((1, 2, 3), 0.1), stax.Relu(), _pooled(stax))
 
 
+def _transposed(stax: Any) -> Any:
+    """A filter as large as its stride puts down copies side by side, which turns and flips keep."""
+    first = stax.Conv(8, (2, 2), (2, 2), "VALID", 1.4, 0.1)
+    return stax.serial(first, stax.Relu(), stax.ConvTranspose(8, (2, 2), (2, 2), "VALID", 1.3, 0.2))
+
+
+def _local(stax: Any) -> Any:
+    """Weights at different positions are drawn from the same law."""
+    return stax.serial(stax.ConvLocal(8, (3, 3), None, "SAME", 1.4, 0.1), stax.Relu(), _pooled(stax))
+
+
+def _resized(stax: Any) -> Any:
+    first = stax.Conv(8, (3, 3), None, "SAME", 1.4, 0.1)
+    return stax.serial(first, stax.Relu(), stax.ImageResize((-1, 2, 2, -1), "linear"), stax.Dense(8), _flat(stax))
+
+
 def _closeness(distance: Any) -> Any:
     """Covariance of positional embeddings."""
     return jnp.exp(-distance / 2)
@@ -202,6 +218,9 @@ NETWORKS: dict[str, Callable] = {
     "attention": attention(lambda s: s.Relu(), _pooled),
     "attention, independent embeddings": attention(_flat, pos_emb_type="CONCAT", val_pos_emb=True),
     "attention, decaying embeddings": attention(pos_emb_type="SUM", val_pos_emb=True, pos_emb_decay_fn=_closeness),
+    "CNN, transposed, spatial": _transposed,
+    "CNN, local": _local,
+    "CNN, resized": _resized,
 }
 _ROWS = {
     "MLP": (
@@ -233,6 +252,9 @@ _ROWS = {
     "attention": ("translations",),
     "attention, independent embeddings": ("relabelling with features, S4",),
     "attention, decaying embeddings": ("vector fields, D4",),
+    "CNN, transposed, spatial": ("images, D4",),
+    "CNN, local": ("images, C4",),
+    "CNN, resized": ("images, D2",),
 }
 _KERNELS = {name: build(stax)[2] for name, build in NETWORKS.items()}
 # What the theorems hold for.

@@ -7,6 +7,7 @@
   a `KernelEstimate` with standard errors.
 - `kernel_corrections` computes what finite width adds to both kernels of fully connected networks, to first order:
   `KernelCorrections` of their means, and their variances.
+- `linearize` and `taylor_expand` make a network a polynomial in its parameters.
 - `width_scaling` estimates the effect of a finite width on both kernels. It returns a `WidthScaling`, which has a
   `Correction` a/width for each; `fitted_correction` fits one to any other quantity. `fitted_exponent` fits the power of
   the width, an `Exponent`, and `extrapolate_width` returns an `Extrapolation` to infinite width, with its doubts.
@@ -15,6 +16,15 @@
 from ntk_equiv.empirical._first_order import KernelCorrections, kernel_corrections
 from ntk_equiv.empirical._kernel_fn import EmpiricalKernelFn, empirical_kernel_fn
 from ntk_equiv.empirical._monte_carlo import KernelEstimate, MonteCarloKernelFn, monte_carlo_kernel_fn
+
+# For the parts above this one, not for users.
+from ntk_equiv.empirical._output_axes import Axes as Axes
+from ntk_equiv.empirical._output_axes import canonical_axes as canonical_axes
+from ntk_equiv.empirical._output_axes import contract_outputs as contract_outputs
+from ntk_equiv.empirical._output_axes import jacobian_of_samples as jacobian_of_samples
+from ntk_equiv.empirical._output_axes import ntk_by_jacobians as ntk_by_jacobians
+from ntk_equiv.empirical._output_axes import ntk_by_products as ntk_by_products
+from ntk_equiv.empirical._taylor import linearize, taylor_expand
 from ntk_equiv.empirical._width import (
     Correction,
     Exponent,
@@ -40,6 +50,8 @@ __all__ = [
     "fitted_correction",
     "fitted_exponent",
     "kernel_corrections",
+    "linearize",
     "monte_carlo_kernel_fn",
+    "taylor_expand",
     "width_scaling",
 ]

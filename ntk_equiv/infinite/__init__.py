@@ -19,6 +19,7 @@ a block, `ntk_equiv.filters` says which function training is, and everything her
     `_moments`                     mean, covariance and errors, block by block
     `_ensemble`, `_functions`      what users call
     `_loss_problem`, `_loss_training`, `_chebyshev`, `_sampled`      the same for any loss, by drawing members
+    `_kernel_matrix`               the same on kernel matrices that are given
     `_statistics`, `_storage`, `_warnings`
 """
 
@@ -30,6 +31,10 @@ from ntk_equiv.infinite._cost import seconds_per_pair as seconds_per_pair
 from ntk_equiv.infinite._cost import seconds_per_product as seconds_per_product
 from ntk_equiv.infinite._ensemble import InfiniteEnsemble
 from ntk_equiv.infinite._functions import HaarLimit, ensemble_cov, ensemble_mean, haar_limit
+from ntk_equiv.infinite._kernel_matrix import KernelMatrix as KernelMatrix
+from ntk_equiv.infinite._kernel_matrix import follow_loss as follow_loss
+from ntk_equiv.infinite._kernel_matrix import follow_loss_with_momentum as follow_loss_with_momentum
+from ntk_equiv.infinite._kernel_matrix import follow_to_the_end as follow_to_the_end
 from ntk_equiv.infinite._loss_problem import DrawingError
 from ntk_equiv.infinite._moments import ErrorBudget
 from ntk_equiv.infinite._moments import rounding_allowed as rounding_allowed

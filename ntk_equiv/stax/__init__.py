@@ -4,17 +4,18 @@ A layer, and any network put together from layers, is a triple `(init_fn, apply_
 finite network. The third is its NNGP kernel 𝒦 and its neural tangent kernel Θ when all layers are infinitely wide.
 Names, order of arguments and defaults are those of neural-tangents, so that only an import has to change.
 
-- layers with weights: `Dense`, `Conv`, `GlobalSelfAttention`; for quarter turns and flips of images `LiftingConv`,
-  `GroupConv`
+- layers with weights: `Dense`, `Conv`, `ConvTranspose`, `ConvLocal`, `GlobalSelfAttention`; for quarter turns and flips
+  of images `LiftingConv`, `GroupConv`
 - layers without weights: `Flatten`, `AvgPool`, `SumPool`, `GlobalAvgPool`, `GlobalSumPool`, `GroupPool`, `Aggregate`
-  (on a `Graph`), `Identity`, `Dropout`
+  (on a `Graph`), `Index` (with `Slice`), `DotGeneral`, `ImageResize`, `Identity`, `Dropout`
 - normalisation: `LayerNorm`
 - activations: `Relu`, `LeakyRelu`, `ABRelu`, `Abs`, `Erf`, `Sigmoid_like`, `Gelu`, `Sin`, `Cos`, `Rbf`, `Gaussian`,
-  `Exp`, `ExpNormalized`, `Monomial`, `RectifiedMonomial`, `Polynomial`, `Hermite`, `Sign`; by quadrature `Tanh`,
-  `Softplus`; `Elementwise`, `ElementwiseNumerical` for others
+  `Gabor`, `Exp`, `ExpNormalized`, `Monomial`, `RectifiedMonomial`, `Polynomial`, `Hermite`, `Sign`; by quadrature
+  `Tanh`, `Softplus`; `Elementwise`, `ElementwiseNumerical` for others
 - compositions: `serial`, `parallel`, `repeat`, `FanOut`, `FanInSum`, `FanInProd`, `FanInConcat`
 
-Layers without parameters add nothing to Θ. Inputs are `[n, features]`, `[n, spatial..., channels]` or a `Graph`.
+Layers without parameters add nothing to Θ. Inputs are `[n, features]`, `[n, spatial..., channels]`, a `MaskedArray` of
+that form (`unmask_fn` makes plain arrays of such outputs) or a `Graph`.
 Networks whose output keeps spatial axes have kernels `[n1, n2, h, h', w, w', ...]`. Features on a group have one more
 such axis, that of its elements: `[n, h, w, |G|, channels]`.
 """
@@ -22,9 +23,10 @@ such axis, that of its elements: `[n, h, w, |G|, channels]`.
 # Where to find what:
 #   how kernels pass through a layer            _rule (the protocol, with a picture), _state (what is passed on)
 #   how a call of `kernel_fn` begins and ends   _kernel_fn, _inputs
+#   how kernels go on from one network to the next      _continuation
 #   how layers are put together                 _composition (chains, branches, loops), _combinators, _network (triples)
 #   layers                                      _dense, _conv, _group_conv, _windows (pooling), _aggregate (graphs),
-#                                               _attention, _layer_norm, _dropout
+#                                               _position_maps, _attention, _layer_norm, _dropout
 #   activations                                 _activations (base classes), _rectified, _smooth, _polynomial,
 #                                               _elementwise (your own)
 #   how precision is kept                       _precision
@@ -43,22 +45,31 @@ from ntk_equiv.stax._combinators import (
     repeat,
     serial,
 )
-from ntk_equiv.stax._conv import Conv
+
+# For the parts above this one, not for users.
+from ntk_equiv.stax._continuation import EQUAL_POSITIONS as EQUAL_POSITIONS
+from ntk_equiv.stax._continuation import Signal as Signal
+from ntk_equiv.stax._continuation import propagate as propagate
+from ntk_equiv.stax._continuation import signal_of as signal_of
+from ntk_equiv.stax._conv import Conv, ConvLocal, ConvTranspose
 from ntk_equiv.stax._dense import Affine as Affine
 from ntk_equiv.stax._dense import Dense
 from ntk_equiv.stax._dropout import Dropout
 from ntk_equiv.stax._elementwise import Elementwise, ElementwiseNumerical, Softplus, Tanh
 from ntk_equiv.stax._group_conv import GroupConv, GroupPool, LiftingConv
-from ntk_equiv.stax._inputs import Graph
+from ntk_equiv.stax._inputs import Graph, MaskedArray
 from ntk_equiv.stax._inputs import with_own_adjacency as with_own_adjacency
 from ntk_equiv.stax._kernel_fn import KernelFn
 from ntk_equiv.stax._layer_norm import LayerNorm
-from ntk_equiv.stax._network import Network
+from ntk_equiv.stax._network import Network, unmask_fn
 from ntk_equiv.stax._polynomial import Hermite, Monomial, Polynomial
+from ntk_equiv.stax._position_maps import DotGeneral, ImageResize, Index, Slice
 from ntk_equiv.stax._rectified import ABRelu, Abs, LeakyRelu, RectifiedMonomial, Relu, Sign
 from ntk_equiv.stax._rectified import PiecewiseLinear as PiecewiseLinear
 from ntk_equiv.stax._rule import Certificate
-from ntk_equiv.stax._smooth import Cos, Erf, Exp, ExpNormalized, Gaussian, Gelu, Rbf, Sigmoid_like, Sin
+from ntk_equiv.stax._smooth import Cos, Erf, Exp, ExpNormalized, Gabor, Gaussian, Gelu, Rbf, Sigmoid_like, Sin
+from ntk_equiv.stax._state import PairState as PairState
+from ntk_equiv.stax._state import SampleState as SampleState
 from ntk_equiv.stax._windows import AvgPool, Flatten, GlobalAvgPool, GlobalSumPool, SumPool
 
 __all__ = [
@@ -68,8 +79,11 @@ __all__ = [
     "AvgPool",
     "Certificate",
     "Conv",
+    "ConvLocal",
+    "ConvTranspose",
     "Cos",
     "Dense",
+    "DotGeneral",
     "Dropout",
     "Elementwise",
     "ElementwiseNumerical",
@@ -81,6 +95,7 @@ __all__ = [
     "FanInSum",
     "FanOut",
     "Flatten",
+    "Gabor",
     "Gaussian",
     "Gelu",
     "GlobalAvgPool",
@@ -91,10 +106,13 @@ __all__ = [
     "GroupPool",
     "Hermite",
     "Identity",
+    "ImageResize",
+    "Index",
     "KernelFn",
     "LayerNorm",
     "LeakyRelu",
     "LiftingConv",
+    "MaskedArray",
     "Monomial",
     "Network",
     "Polynomial",
@@ -104,10 +122,12 @@ __all__ = [
     "Sigmoid_like",
     "Sign",
     "Sin",
+    "Slice",
     "Softplus",
     "SumPool",
     "Tanh",
     "parallel",
     "repeat",
     "serial",
+    "unmask_fn",
 ]

@@ -194,8 +194,9 @@ class FixedWeights(Attention):
         assert state.cov is not None, "attention needs covariances of positions, which `requirements_for` declares"
         shares = self.embedding.shares(state)
         seen = self.embedding.add_to_kernel(joint(state.cov, leading=1), shares, state.grid)
-        weights = MECHANISMS[self.mechanism](jnp.asarray(self.score_std, seen.dtype) * seen)
-        return {"weights": weights, "shares": Constant(shares)}
+        scores = _hide(jnp.asarray(self.score_std, seen.dtype) * seen, _keys_of(state.mask), self.mechanism)
+        # A masked key has no weight, so that it does not matter what values say about it.
+        return {"weights": MECHANISMS[self.mechanism](scores), "shares": Constant(shares)}
 
     def per_pair(self, state: PairState, left: Memo, right: Memo, wanted: Requirements) -> PairState:
         shape = state.nngp.shape[state.batch_axes :]  # h, h', w, w'
@@ -235,7 +236,8 @@ class GaussianScores(Attention):
         return require_all_positions(wanted)
 
     def remember(self, state: SampleState) -> Memo:
-        return {"shares": Constant(self.embedding.shares(state))}
+        memo = {"shares": Constant(self.embedding.shares(state))}
+        return memo if state.mask is None else memo | {"mask": _keys_of(state.mask)}
 
     def per_pair(self, state: PairState, left: Memo, right: Memo, wanted: Requirements) -> PairState:
         shape = state.nngp.shape[state.batch_axes :]  # h, h', w, w'
@@ -244,6 +246,11 @@ class GaussianScores(Attention):
         def seen(k: Array) -> tuple[Array, Array]:
             """Return what queries and keys see, and what values see."""
             embedded = self.embedding.add_to_kernel(joint(k, leading=state.batch_axes), shares, grid)
+            if "mask" in left:
+                on_left, on_right = left["mask"], right["mask"]
+                if not state.paired:
+                    on_left, on_right = on_left[:, None], on_right[None]
+                embedded = jnp.where(on_left[..., :, None] | on_right[..., None, :], 0, embedded)
             return embedded, embedded if self.embedded_values else joint(k, leading=state.batch_axes)
 
         factor = jnp.asarray(self.product_var, state.nngp.dtype)
@@ -309,17 +316,20 @@ class Heads:
         b = None if self.b_std is None else jax.random.normal(bias_key, (self.out,))
         return (*batch, self.out), (W_query, W_key, W_value, W_out, b, noise)
 
-    def apply(self, params: tuple, x: Array, **kwargs: Any) -> Array:
-        """Return outputs on the same grid."""
+    def apply(self, params: tuple, x: Array, *, mask: Array | None = None, **kwargs: Any) -> Array:
+        """Return outputs on the same grid; nothing attends to masked positions."""
         W_query, W_key, W_value, W_out, b, noise = params
         grid = x.shape[1:-1]
         tokens = x.reshape(x.shape[0], math.prod(grid), x.shape[-1])
         embedded = self.embedding.add_to_input(tokens, noise, grid, self.embedding_std)
+        keys = _keys_of(mask)
+        embedded = embedded if keys is None else jnp.where(keys[..., None], 0, embedded)
         source = embedded if self.embedded_values else tokens
         k, v = (jnp.einsum("npc,hck->hnpk", t, W) for t, W in ((embedded, W_key), (source, W_value)))
         q = k if self.linear else jnp.einsum("npc,hck->hnpk", embedded, W_query)
         scale = in_precision(self.score_std, x) / (embedded.shape[-1] * self.keys ** (1 if self.linear else 0.5))
-        weights = MECHANISMS[self.mechanism](scale * jnp.einsum("hnpk,hnqk->hnpq", q, k))
+        scores = scale * jnp.einsum("hnpk,hnqk->hnpq", q, k)
+        weights = MECHANISMS[self.mechanism](_hide(scores, None if keys is None else keys[None], self.mechanism))
         merged = jnp.einsum("hnpq,hnqv->npvh", weights, v).reshape(*tokens.shape[:2], self.values * self.heads)
         root = (self.values * self.heads * source.shape[-1]) ** 0.5
         y = in_precision(self.value_std, x) / root * (merged @ W_out)
@@ -448,6 +458,19 @@ def _root(grid: tuple[int, ...], p_norm: float, decay_fn: Callable | None) -> Fl
     """Return the symmetric square root of R, which exists for singular R too."""
     values, vectors = np.linalg.eigh(_covariance(grid, p_norm, decay_fn))
     return (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+
+
+def _keys_of(mask: Array | None) -> Array | None:
+    """Return which positions are masked, in the order of a flattened grid, `[n, positions]`."""
+    return None if mask is None else mask.reshape(mask.shape[0], -1)
+
+
+def _hide(scores: Array, keys: Array | None, mechanism: str) -> Array:
+    """Return scores `[..., queries, keys]` of which those of masked keys have no weight."""
+    if keys is None:
+        return scores
+    nothing = float(jnp.finfo(scores.dtype).min) / 2 if mechanism == "SOFTMAX" else 0
+    return jnp.where(keys[..., None, :], nothing, scores)
 
 
 def _weigh(k: Array, left: Array, right: Array, full: bool) -> Array:

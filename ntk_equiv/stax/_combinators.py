@@ -51,6 +51,13 @@ class FanIn(Rule):
     def requirements_for(self, wanted: Requirements) -> Requirements:
         return dataclasses.replace(wanted, gap=False)
 
+    def mask_after(self, mask: Branches) -> Array:
+        """Return which positions are masked: those that are masked in all branches."""
+        common = mask[0]
+        for other in mask[1:]:
+            common = common & other
+        return common
+
 
 @frozen_pytree
 class Sum(FanIn):
@@ -143,6 +150,10 @@ class Concatenation(FanIn):
             present = [jnp.zeros_like(s.nngp) if s.ntk is None else s.ntk for s in states]
             ntk = _join_blocks(present, first.batch_axes, axis, full=first.full)
         return dataclasses.replace(first, nngp=nngp, ntk=ntk, gap=None)
+
+    def mask_after(self, mask: Branches) -> Array:
+        axis = self.spatial_axis(mask[0].ndim - 1)
+        return super().mask_after(mask) if axis is None else jnp.concatenate(mask, axis + 1)
 
     def spatial_axis(self, rank: int) -> int | None:
         """Return which of `rank` spatial axes grows, counted from 0; `None` for channels."""

@@ -24,6 +24,7 @@ from ntk_equiv._check import refusal
 from ntk_equiv.stax._rule import EVERYTHING, Certificate, Rule
 from ntk_equiv.stax._state import (
     Branches,
+    Masked,
     Memo,
     PairState,
     Requirements,
@@ -127,13 +128,13 @@ class Parallel(Composition):
 
     def per_sample(self, state: Branches, wanted: Requirements | Branches) -> tuple[Branches, Memo]:
         states, each = (split_branches(value, len(self.rules)) for value in (state, wanted))
-        results = [layer.per_sample(s, own) for layer, s, own in zip(self.rules, states, each, strict=True)]
+        results = [samples_through(layer, s, own) for layer, s, own in zip(self.rules, states, each, strict=True)]
         return tuple(after for after, _ in results), tuple(memo for _, memo in results)
 
     def per_pair(self, state: Branches, left: Memo, right: Memo, wanted: Requirements | Branches) -> Branches:
         states, each = (split_branches(value, len(self.rules)) for value in (state, wanted))
         arguments = zip(self.rules, states, left, right, each, strict=True)
-        return tuple(layer.per_pair(s, a, b, own) for layer, s, a, b, own in arguments)
+        return tuple(pairs_through(layer, s, a, b, own) for layer, s, a, b, own in arguments)
 
 
 @frozen_pytree
@@ -181,6 +182,30 @@ class Unchanged(Rule):
         self, state: PairState | Branches, left: Memo, right: Memo, wanted: Requirements | Branches
     ) -> PairState | Branches:
         return state
+
+
+def samples_through(
+    layer: Rule, state: SampleState | Branches, wanted: Requirements | Branches
+) -> tuple[SampleState | Branches, Memo]:
+    """Return the state of each sample after a layer, and the memo about it, with masked positions set to zero.
+
+    Layers that make branches pass masks on with the states.
+    """
+    after, memo = layer.per_sample(state, wanted)
+    mask = tuple(s.mask for s in state) if isinstance(state, tuple) else state.mask
+    if layer.makes_branches or mask is None or (isinstance(mask, tuple) and None in mask):
+        return after, memo
+    mask = layer.mask_after(mask)
+    return after.masked(mask), Masked(memo, mask)
+
+
+def pairs_through(
+    layer: Rule, state: PairState | Branches, left: Memo, right: Memo, wanted: Requirements | Branches
+) -> PairState | Branches:
+    """Return the kernels after a layer, with those of masked positions set to zero."""
+    if not isinstance(left, Masked):
+        return layer.per_pair(state, left, right, wanted)
+    return layer.per_pair(state, left.memo, right.memo, wanted).masked(left.mask, right.mask)
 
 
 def split_branches(value: Any, count: int) -> tuple:
@@ -255,7 +280,7 @@ def _block_per_sample(
             fix = "After `FanOut` put one layer for each branch into `parallel`, or join them by a fan-in."
             got = f"{len(state)} branches before {type(layer).__name__}"
             raise refusal("layers", expected="such that each layer has one input", got=got, fix=fix)
-        state, memo = layer.per_sample(state, after)
+        state, memo = samples_through(layer, state, after)
         state = reduce_to(state, after)
         memos.append(memo)
     return state, tuple(memos)
@@ -286,7 +311,7 @@ def _block_per_pair(
     layers: Block, wanted: list[Requirements | Branches], state: PairState | Branches, left: Memo, right: Memo
 ) -> PairState | Branches:
     for layer, after, a, b in zip(layers, wanted, left, right, strict=True):
-        state = reduce_to(layer.per_pair(state, a, b, after), after)
+        state = reduce_to(pairs_through(layer, state, a, b, after), after)
     return state
 
 
@@ -322,7 +347,7 @@ def _stack(blocks: Sequence[Block], state: Any) -> Block:
 
     Python numbers adapt to the precision at hand; stacked as they are, they would impose their own.
     """
-    dtype = jax.tree.leaves(state)[0].dtype
+    dtype = next(leaf.dtype for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating))
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves]), *blocks)
 
 

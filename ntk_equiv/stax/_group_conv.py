@@ -67,6 +67,9 @@ class GroupConvolution(Convolution):
         """The group of turns and flips."""
         return GROUPS[self.name]
 
+    def mask_after(self, mask: Array) -> Array:
+        raise refuse_mask(type(self).__name__)
+
     def output_grid(self, grid: tuple[int, ...]) -> tuple[int, ...]:
         """Return the positions of the output; refuse a grid or a window that does not respect the group."""
         pixels = _check_grid(self.name, grid, lifted=not self.lifts)
@@ -111,6 +114,9 @@ class GroupPooling(Linear):
 
     def describe_output(self, state: SampleState) -> SampleState:
         return dataclasses.replace(state, grid=_check_lifted(state.grid))
+
+    def mask_after(self, mask: Array) -> Array:
+        raise refuse_mask(type(self).__name__)
 
     def mix_positions(self, k: Array, state: PairState, left: Memo, right: Memo) -> Array:
         return jnp.mean(k, (-2, -1))
@@ -211,6 +217,12 @@ def GroupPool() -> Network:
         return jnp.mean(x, -2)
 
     return without_parameters(lambda s: (s[0], *_check_lifted(tuple(s[1:-1])), s[-1]), average, GroupPooling())
+
+
+def refuse_mask(name: str) -> Exception:
+    """Return the refusal of masked samples."""
+    fix = "Pass samples without masked entries: a mask would have to move with the group."
+    return refusal("x", expected=f"without a mask before {name}", got="a MaskedArray", fix=fix)
 
 
 def _check_lifted(grid: tuple[int, ...]) -> tuple[int, ...]:

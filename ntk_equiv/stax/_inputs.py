@@ -1,11 +1,79 @@
-"""Samples that networks take: arrays, or graphs with features on the nodes and a weight for each edge."""
+"""Samples that networks take: arrays, arrays with masked entries, or graphs with a weight for each edge."""
 
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
-from ntk_equiv._check import floating, real_array, refusal
+from ntk_equiv._check import describe, floating, real_array, refusal
 from ntk_equiv._typing import Array, Inputs
+
+
+class MaskedArray(NamedTuple):
+    """Samples with masked entries, such as sequences of different lengths that were filled up to the longest.
+
+    Masked entries count as zero. A position all of whose channels are masked stays zero in all layers, and means over
+    positions leave it out.
+
+    Attributes:
+        masked_value: the samples, `[n, ..., features]`.
+        mask: which of their entries are masked; its last axis may have length one.
+
+    Example:
+        >>> x = MaskedArray.of(jnp.array([[1.0, 2.0], [3.0, -1.0]])[..., None], -1.0)
+        >>> print(x.masked_value[..., 0])
+        [[1. 2.]
+         [3. 0.]]
+        >>> print(x.mask[..., 0])
+        [[False False]
+         [False  True]]
+    """
+
+    masked_value: Array
+    mask: Array
+
+    @classmethod
+    def of(cls, x: Any, mask_constant: Any = None) -> "MaskedArray":
+        """Return samples whose entries equal to `mask_constant` are masked; it may be NaN. Masked ones stay so."""
+        if isinstance(x, MaskedArray):
+            x, mask = floating(x.masked_value, "masked_value"), jnp.asarray(x.mask, bool)
+            if mask.ndim != x.ndim or any(m not in (1, s) for m, s in zip(mask.shape, x.shape, strict=True)):
+                fix = "Give each entry, or each position with a last axis of length one, a truth value."
+                raise refusal("mask", expected=f"of shape {x.shape}", got=f"shape {mask.shape}", fix=fix)
+            mask = jnp.broadcast_to(mask, (*x.shape[:-1], mask.shape[-1]))
+        else:
+            x = floating(x, "x")
+            constant = jnp.asarray(check_mask_constant(mask_constant), x.dtype)
+            mask = jnp.where(jnp.isnan(constant), jnp.isnan(x), x == constant)
+        return cls(jnp.where(mask, 0, x), mask)
+
+    def positions(self) -> Array:
+        """Return which positions are masked: those all of whose channels are, `[n, ...]`."""
+        return jnp.all(self.mask, -1)
+
+
+def check_mask_constant(constant: Any) -> Any:
+    """Return the number that stands for masked entries; it may be NaN or infinite, or traced by JAX."""
+    number = isinstance(constant, int | float | np.number | Array) and not isinstance(constant, bool)
+    if not number or jnp.ndim(constant):
+        fix = "Pass the Python float with which samples were filled up."
+        raise refusal("mask_constant", expected="one number", got=describe(constant), fix=fix)
+    return constant
+
+
+def with_mask(x: Inputs, mask_constant: Any) -> Inputs:
+    """Return samples with their entries equal to `mask_constant` masked, unless it is `None`."""
+    if isinstance(x, Graph):
+        return Graph(with_mask(x.nodes, mask_constant), x.adjacency)
+    if isinstance(x, list | tuple) and not isinstance(x, MaskedArray):
+        return [with_mask(branch, mask_constant) for branch in x]
+    return x if mask_constant is None and not isinstance(x, MaskedArray) else MaskedArray.of(x, mask_constant)
+
+
+def mask_of(x: Inputs) -> Array | None:
+    """Return which positions of samples are masked, `[n, ...]`; `None` if nothing can be."""
+    x = x.nodes if isinstance(x, Graph) else x
+    return x.positions() if isinstance(x, MaskedArray) else None
 
 
 class Graph(NamedTuple):
@@ -17,7 +85,7 @@ class Graph(NamedTuple):
 
     Attributes:
         nodes: features of the nodes, `[n, nodes, features]`; or, if the positions of a grid are the nodes,
-            `[n, h, w, features]`.
+            `[n, h, w, features]`. They may be a `MaskedArray`.
         adjacency: weights of the edges, sending nodes first, `[n, nodes, nodes]` or `[n, h, w, h, w]`.
 
     Example:
@@ -27,7 +95,7 @@ class Graph(NamedTuple):
         ((2, 4, 3), (2, 4, 4))
     """
 
-    nodes: Array
+    nodes: Any
     adjacency: Array
 
     @classmethod
@@ -46,10 +114,10 @@ def with_own_adjacency(graph: Graph) -> Graph:
     An adjacency for all samples has the shape of the grid twice. Others have an axis of samples first, followed by
     whatever form `to_dense` of `Aggregate` takes.
     """
-    nodes, adjacency = floating(graph.nodes, "nodes"), jnp.asarray(real_array(graph.adjacency, "adjacency"))
-    if adjacency.shape == nodes.shape[1:-1] * 2:
-        adjacency = jnp.broadcast_to(adjacency, nodes.shape[:1] + adjacency.shape)
-    return Graph(nodes, adjacency)
+    values, adjacency = floating(nodes_of(graph), "nodes"), jnp.asarray(real_array(graph.adjacency, "adjacency"))
+    if adjacency.shape == values.shape[1:-1] * 2:
+        adjacency = jnp.broadcast_to(adjacency, values.shape[:1] + adjacency.shape)
+    return Graph(MaskedArray.of(graph.nodes) if isinstance(graph.nodes, MaskedArray) else values, adjacency)
 
 
 def with_pattern(x: Inputs, pattern: Any) -> Inputs:
@@ -59,13 +127,17 @@ def with_pattern(x: Inputs, pattern: Any) -> Inputs:
 
 def nodes_of(x: Inputs) -> Array:
     """Return the feature array of samples that may be graphs."""
-    return x.nodes if isinstance(x, Graph) else x
+    x = x.nodes if isinstance(x, Graph) else x
+    return x.masked_value if isinstance(x, MaskedArray) else x
 
 
 def check_inputs(x: Inputs, argument: str) -> Inputs:
     """Return `x` as JAX arrays, if it is a batch of floating-point samples."""
     if isinstance(x, Graph):
         return with_own_adjacency(x)
+    if isinstance(x, MaskedArray):
+        check_inputs(x.masked_value, argument)
+        return MaskedArray.of(x)
     x = floating(x, argument)
     if x.ndim < 2:
         raise refusal(

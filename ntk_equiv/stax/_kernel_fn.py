@@ -19,13 +19,18 @@ from jax import lax
 from ntk_equiv._check import canonical_get, positive_integer, real_array, refusal, same_shape
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, Get, Inputs, Kernel, select
+from ntk_equiv.stax._composition import pairs_through, samples_through
 from ntk_equiv.stax._inputs import (
     Graph,
+    MaskedArray,
     check_inputs,
+    check_mask_constant,
     check_same_features,
     check_same_shape,
+    mask_of,
     nodes_of,
     split_pattern,
+    with_mask,
     with_pattern,
 )
 from ntk_equiv.stax._precision import SNAP, materialize, power_of_two, safe_sqrt, snap
@@ -49,6 +54,7 @@ class KernelFn:
     Attributes:
         rule: how kernels pass through the network.
         features: the number of features of the inputs; only `radial` has to be told, by `of_features`.
+        mask_constant: what stands for masked entries of all inputs, as `with_mask_constant` says.
 
     Example:
         >>> from ntk_equiv import stax
@@ -63,25 +69,37 @@ class KernelFn:
 
     rule: Rule
     features: int | None = field(default=None, metadata={"static": True})
+    mask_constant: float | None = field(default=None, metadata={"static": True})
     is_cheap_per_sample: ClassVar[bool] = True
 
-    def __call__(self, x1: Inputs, x2: Inputs | None = None, get: Get = None, *, pattern: Any = None) -> Any:
+    def __call__(
+        self,
+        x1: Inputs,
+        x2: Inputs | None = None,
+        get: Get = None,
+        *,
+        pattern: Any = None,
+        mask_constant: Any = None,
+    ) -> Any:
         """Return the kernels of all pairs of samples from `x1` and `x2`.
 
         Args:
-            x1: samples `[n1, ..., features]`, or a `Graph`.
+            x1: samples `[n1, ..., features]`, a `MaskedArray` or a `Graph`.
             x2: other samples; `None` stands for `x1`.
             get: `"nngp"`, `"ntk"`, a tuple of these in any order, or `None` for both.
             pattern: adjacencies of `x1` and `x2`, a pair of arrays, for code written with neural-tangents.
+            mask_constant: entries of the samples that are equal to it are masked; see `MaskedArray`.
 
         Returns:
             One array if `get` is one name; a named tuple of arrays otherwise.
         """
         left_pattern, right_pattern = split_pattern(pattern)
-        x1 = check_inputs(with_pattern(x1, left_pattern), "x1")
+        constant = self.mask_constant if mask_constant is None else mask_constant
+        x1 = with_mask(check_inputs(with_pattern(x1, left_pattern), "x1"), constant)
         if x2 is not None:
-            x2 = check_inputs(with_pattern(x2, right_pattern), "x2")
+            x2 = with_mask(check_inputs(with_pattern(x2, right_pattern), "x2"), constant)
             check_same_features(x1, x2)
+            x1, x2 = mask_both(x1, x2)
         return _evaluate(self.rule, x1, x2, canonical_get(get))
 
     @property
@@ -102,11 +120,12 @@ class KernelFn:
 
         `x` is what `check_samples` returned.
         """
-        return _per_sample(self.rule, x)
+        return _per_sample(self.rule, with_mask(x, self.mask_constant))
 
     def per_pair(self, left: Any, right: Any, get: Get = None) -> Any:
         """Return the kernels of all pairs of samples, from what `per_sample` returned for each side."""
         check_same_shape(left["shape"].value, right["shape"].value)
+        _check_both_masked(left["masked"].value, right["masked"].value)
         return _per_pair(self.rule, left, right, canonical_get(get))
 
     def entries_per_pair(self, x: Inputs) -> int:
@@ -151,6 +170,42 @@ class KernelFn:
         """
         return replace(self, features=positive_integer(features, "features"))
 
+    def with_mask_constant(self, mask_constant: float) -> "KernelFn":
+        """Return the same kernels of samples whose entries equal to `mask_constant` are masked.
+
+        It is what `kernel_fn(x1, x2, get, mask_constant=…)` computes, as a kernel function for `gram` and ensembles.
+
+        Example:
+            >>> from ntk_equiv import gram, stax
+            >>> _, _, kernel_fn = stax.GlobalAvgPool()
+            >>> x = jnp.array([[1.0, 3.0, -1.0], [2.0, 2.0, 5.0]])[..., None]  # The first sequence is shorter.
+            >>> print(gram(kernel_fn.with_mask_constant(-1.0), x, None, "nngp"))
+            [[4. 6.]
+             [6. 9.]]
+        """
+        return replace(self, mask_constant=float(check_mask_constant(mask_constant)))
+
+
+def mask_both(x1: Inputs, x2: Inputs) -> tuple[Inputs, Inputs]:
+    """Return both batches; if entries of one are masked, the other has a mask too, of nothing."""
+    if (mask_of(x1) is None) == (mask_of(x2) is None):
+        return x1, x2
+
+    def with_any_mask(x: Inputs) -> Inputs:
+        if mask_of(x) is not None:
+            return x
+        nodes = nodes_of(x)
+        masked = MaskedArray(nodes, jnp.zeros((*nodes.shape[:-1], 1), bool))
+        return Graph(masked, x.adjacency) if isinstance(x, Graph) else masked
+
+    return with_any_mask(x1), with_any_mask(x2)
+
+
+def _check_both_masked(left: bool, right: bool) -> None:
+    if left != right:
+        fix = "Give both a `MaskedArray`, or `kernel_fn.with_mask_constant(...)` plain arrays."
+        raise refusal("x2", expected="masked if and only if `x1` is", got="only one of them masked", fix=fix)
+
 
 def _flatten_first(rule: Rule, x: Inputs) -> tuple[Rule, Inputs]:
     """Return rule and inputs; if the network flattens them first, return vectors and the rest of the network.
@@ -160,8 +215,10 @@ def _flatten_first(rule: Rule, x: Inputs) -> tuple[Rule, Inputs]:
     rest = rule.after_flattening()
     if rest is None:
         return rule, x
-    nodes = nodes_of(x)
-    vectors = nodes.reshape(nodes.shape[0], math.prod(nodes.shape[1:]))
+    nodes, mask = nodes_of(x), mask_of(x)
+    vectors: Any = nodes.reshape(nodes.shape[0], math.prod(nodes.shape[1:]))
+    if mask is not None:
+        vectors = MaskedArray(vectors, jnp.all(mask.reshape(mask.shape[0], -1), 1, keepdims=True))
     return rest, Graph(vectors, x.adjacency) if isinstance(x, Graph) else vectors
 
 
@@ -187,7 +244,7 @@ def _evaluate(rule: Rule, x1: Inputs, x2: Inputs | None, get: str | tuple[str, .
 def _per_sample(rule: Rule, x: Inputs) -> dict[str, Any]:
     shape = nodes_of(x).shape[1:]
     rule, x = _flatten_first(rule, x)
-    required, nodes = _input_requirements(rule), nodes_of(x)
+    required, nodes, mask = _input_requirements(rule), nodes_of(x), mask_of(x)
     adjacency = x.adjacency if isinstance(x, Graph) else None
     # Squares of inputs in units of their own size neither overflow nor underflow.
     unit = power_of_two(jnp.max(jnp.abs(nodes), -1))
@@ -198,7 +255,7 @@ def _per_sample(rule: Rule, x: Inputs) -> dict[str, Any]:
     full = required.moments == Moments.COVARIANCE and nodes.ndim > 2
     q = None if required.moments == Moments.NONE else norms * unit * unit
     state = SampleState(
-        _covariance(nodes, nodes, paired=True, full=True) if full else q,
+        covariance_of_inputs(nodes, nodes, paired=True, full=True) if full else q,
         None,
         adjacency,
         nodes.shape[1:-1],
@@ -207,9 +264,10 @@ def _per_sample(rule: Rule, x: Inputs) -> dict[str, Any]:
         nodes=nodes,
         root=None if full else safe_sqrt(norms) * unit,
         channels=nodes.shape[-1],
+        mask=mask,
     )
-    _, memo = rule.per_sample(state, OUTPUT)
-    known = {"memo": memo, "shape": Constant(shape)}
+    _, memo = samples_through(rule, state, OUTPUT)
+    known = {"memo": memo, "shape": Constant(shape), "masked": Constant(mask is not None)}
     if not _starts_from_cosines(required, nodes):
         return {"nodes": nodes, **known}
     return {"nodes": scaled, "root": unit * root, "inverse_root": 1 / root, **known}
@@ -220,11 +278,12 @@ def _per_pair(rule: Rule, left: dict[str, Any], right: dict[str, Any], get: str 
     rule = rule.after_flattening() or rule
     required = _input_requirements(rule)
     full = required.full_pairs and left["nodes"].ndim > 2
-    nngp = _covariance(left["nodes"], right["nodes"], paired=False, full=full)
+    nngp = covariance_of_inputs(left["nodes"], right["nodes"], paired=False, full=full)
     state = PairState(nngp, None, None, full=full, with_ntk=get != "nngp" and get != ("nngp",))
     if _starts_from_cosines(required, left["nodes"]):
         state = _scale_cosines(state, left, right)
-    return select(_kernels_of(rule.per_pair(state.reduce_to(required), left["memo"], right["memo"], OUTPUT)), get)
+    after = pairs_through(rule, state.reduce_to(required), left["memo"], right["memo"], OUTPUT)
+    return select(_kernels_of(after), get)
 
 
 @partial(jax.jit, static_argnames=("features", "get"))
@@ -250,7 +309,7 @@ def _kernels_of(state: PairState | Branches) -> Kernel:
     return Kernel(state.nngp, ntk)
 
 
-def _covariance(x1: Array, x2: Array, *, paired: bool, full: bool) -> Array:
+def covariance_of_inputs(x1: Array, x2: Array, *, paired: bool, full: bool) -> Array:
     """Return the mean over features of products of inputs, for equal positions or for all pairs of them."""
     axes = range(x1.ndim - 2)
     left = [chr(ord("d") + 2 * i) for i in axes]

@@ -16,7 +16,7 @@ import numpy as np
 
 from ntk_equiv._check import is_listed, refusal, scalar
 from ntk_equiv._typing import Array, Scalar
-from ntk_equiv.stax._network import Network, check_axes, with_channels_at, without_parameters
+from ntk_equiv.stax._network import Network, check_axes, network, with_channels_at
 from ntk_equiv.stax._precision import in_precision, inverse_root
 from ntk_equiv.stax._rule import EVERYTHING, NOTHING_BUT_SMOOTH, Certificate, Rule
 from ntk_equiv.stax._state import Memo, Moments, PairState, Requirements, SampleState, frozen_pytree, static
@@ -50,7 +50,7 @@ class Normalization(Rule):
     def remember(self, state: SampleState) -> Memo:
         q = state.variance()
         together = _normalized_axes(self.axis, q.ndim + 1)[:-1]
-        mean = jnp.mean(q, together, keepdims=True) if together else q
+        mean = _mean_of_unmasked(q, together, state.mask) if together else q
         return jnp.broadcast_to(inverse_root(mean + jnp.asarray(self.eps, q.dtype)), q.shape)
 
     def per_sample(self, state: SampleState, wanted: Requirements) -> tuple[SampleState, Memo]:
@@ -94,12 +94,23 @@ def LayerNorm(
     scalar(eps, "eps", at_least=0, fix="It is zero or a positive number; leave it out to have 1e-12.")
     axes = _check_axis(axis)
 
-    def apply(x: Array) -> Array:
+    def apply(params: tuple, x: Array, *, mask: Array | None = None, **kwargs: Any) -> Array:
         together = _normalized_axes(axes, x.ndim)
-        mean, variance = jnp.mean(x, together, keepdims=True), jnp.var(x, together, keepdims=True)
-        return (x - mean) / jnp.sqrt(variance + in_precision(eps, x))
+        mask = None if mask is None else jnp.broadcast_to(mask[..., None], x.shape)
+        centred = x - _mean_of_unmasked(x, together, mask)
+        variance = _mean_of_unmasked(jnp.square(centred), together, mask)
+        return centred / jnp.sqrt(variance + in_precision(eps, x))
 
-    return with_channels_at(channel_axis, without_parameters(lambda shape: shape, apply, Normalization(eps, axes)))
+    layer = network(lambda key, shape: (shape, ()), apply, Normalization(eps, axes))
+    return with_channels_at(channel_axis, layer)
+
+
+def _mean_of_unmasked(x: Array, axes: tuple[int, ...], mask: Array | None) -> Array:
+    """Return means along axes, which stay with length one; masked entries do not count."""
+    if mask is None:
+        return jnp.mean(x, axes, keepdims=True)
+    count = jnp.maximum(jnp.sum(~mask, axes, keepdims=True), 1)
+    return jnp.sum(jnp.where(mask, 0, x), axes, keepdims=True) / count.astype(x.dtype)
 
 
 def _check_axis(axis: Any) -> tuple[int, ...]:

@@ -1,14 +1,17 @@
 """The triple that every layer and every network is, and what all layers do with it."""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, NamedTuple, Protocol
 
+import jax.numpy as jnp
 import numpy as np
 
 from ntk_equiv._check import describe, floating, one_of, random_key, refusal
+from ntk_equiv._check import function as check_function
 from ntk_equiv._typing import Array, Inputs
 from ntk_equiv.stax._composition import Serial, Unchanged
-from ntk_equiv.stax._inputs import Graph, with_own_adjacency
+from ntk_equiv.stax._inputs import Graph, MaskedArray, with_mask, with_own_adjacency
 from ntk_equiv.stax._kernel_fn import KernelFn
 from ntk_equiv.stax._rule import Rule
 from ntk_equiv.stax._state import Memo, Requirements, SampleState, frozen_pytree, static
@@ -25,9 +28,17 @@ class ApplyFn(Protocol):
     """Evaluates a finite network."""
 
     def __call__(
-        self, params: Any, x: Inputs, /, *, rng: Array | None = None, pattern: Any = None, mode: str = "train"
+        self,
+        params: Any,
+        x: Inputs,
+        /,
+        *,
+        rng: Array | None = None,
+        pattern: Any = None,
+        mode: str = "train",
+        mask_constant: Any = None,
     ) -> Any:
-        """Return the outputs, `[n, ..., channels]`."""
+        """Return the outputs, `[n, ..., channels]`; a `MaskedArray` for samples with masked entries."""
 
 
 class Network(NamedTuple):
@@ -57,8 +68,9 @@ class Network(NamedTuple):
 def network(init: Callable, apply: Callable, rule: Rule) -> Network:
     """Bundle a finite layer and its rule.
 
-    `apply(params, x, *, pattern)` sees arrays only; samples that are graphs arrive as nodes and `pattern`. If the rule
-    takes several branches, the layers inside check what they are given.
+    `apply(params, x, *, pattern, mask)` sees arrays only; samples that are graphs arrive as nodes and `pattern`, those
+    with masked entries with zeros there and `mask`, the masked positions. If the rule takes several branches, the
+    layers inside check what they are given.
     """
 
     def init_fn(key: Any, input_shape: Any) -> Any:
@@ -66,17 +78,67 @@ def network(init: Callable, apply: Callable, rule: Rule) -> Network:
         return init(key, input_shape if rule.takes_branches else _check_input_shape(input_shape))
 
     def apply_fn(
-        params: Any, x: Any, *, rng: Any = None, pattern: Any = None, mode: str = "train", **others: Any
+        params: Any,
+        x: Any,
+        *,
+        rng: Any = None,
+        pattern: Any = None,
+        mode: str = "train",
+        mask_constant: Any = None,
+        **others: Any,
     ) -> Any:
         _refuse_others(others)
         one_of(mode, ("train", "test"), "mode")
         if isinstance(x, Graph):
             x, pattern = with_own_adjacency(x)
-        elif not rule.takes_branches:
+        x = with_mask(x, mask_constant)
+        if not rule.takes_branches and not isinstance(x, MaskedArray):
             x = floating(x, "x")
-        return apply(params, x, rng=rng, pattern=pattern, mode=mode)
+        settings = {"rng": rng, "pattern": pattern, "mode": mode}
+        values, mask = _split_masks(x)
+        if mask is None or rule.makes_branches:  # What makes branches hands on what it is given.
+            return apply(params, x, **settings)
+        y, mask = apply(params, values, mask=mask, **settings), rule.mask_after(mask)[..., None]
+        return MaskedArray(jnp.where(mask, 0, y), mask)
 
     return Network(init_fn, apply_fn, KernelFn(rule))
+
+
+def unmask_fn(function: Callable) -> Callable:
+    """Return a function that gives arrays where `function`, such as an `apply_fn`, gives a `MaskedArray`.
+
+    Masked entries are zero in them.
+
+    Example:
+        >>> from ntk_equiv import stax
+        >>> _, apply_fn, _ = stax.GlobalAvgPool()
+        >>> x = jnp.array([[1.0, 3.0, -1.0]])[..., None]
+        >>> print(unmask_fn(apply_fn)((), x, mask_constant=-1.0))
+        [[2.]]
+    """
+    check_function(function, "function")
+
+    @wraps(function)
+    def unmasked(*args: Any, **kwargs: Any) -> Any:
+        def values(y: Any) -> Any:
+            if isinstance(y, MaskedArray):
+                return jnp.where(y.mask, 0, y.masked_value)
+            return [values(one) for one in y] if isinstance(y, list) else y
+
+        return values(function(*args, **kwargs))
+
+    return unmasked
+
+
+def _split_masks(x: Any) -> tuple[Any, Any]:
+    """Return the arrays of samples and the masks of their positions, one per branch; no masks if any is missing."""
+    if isinstance(x, MaskedArray):
+        x = MaskedArray.of(x)
+        return x.masked_value, x.positions()
+    if not isinstance(x, list) or not all(isinstance(one, MaskedArray) for one in x):
+        return x, None
+    branches = [_split_masks(one) for one in x]
+    return [value for value, _ in branches], tuple(mask for _, mask in branches)
 
 
 def without_parameters(output_shape: Callable, function: Callable, rule: Rule) -> Network:
@@ -170,7 +232,7 @@ def _refuse_others(others: dict[str, Any]) -> None:
         if value is not None:
             raise refusal(
                 name,
-                expected="left out: `apply_fn` knows the keywords `rng`, `pattern` and `mode`",
+                expected="left out: `apply_fn` knows the keywords `rng`, `pattern`, `mode` and `mask_constant`",
                 got=describe(value),
-                fix="Nothing is masked here: pass samples of equal size, or graphs whose missing nodes have no edges.",
+                fix="Leave it out, or put what depends on it into a layer of your own.",
             )

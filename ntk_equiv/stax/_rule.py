@@ -110,6 +110,13 @@ class Rule:
         """Return what is left to do on flattened inputs, if this rule begins by flattening them."""
         return None
 
+    def mask_after(self, mask: Array | Branches) -> Array:
+        """Return which positions of the output are masked, `[n, *grid]`, from those of the input.
+
+        What is computed at masked positions is set to zero after each layer.
+        """
+        return mask
+
     def remember(self, state: SampleState) -> Memo:
         """Return what `per_pair` will have to know about each sample."""
         return ()

@@ -14,6 +14,10 @@ For covariance k, variances q, q' and, where they help, s = 1/√(1 + βq), z = 
                       E[φφ]   = a² / Δ
                       E[φ'φ'] = 4a²b² k / Δ³
 
+    `Gabor`           φ = exp(−x²) sin x                   β = 2,   c = k / Δ²,   t = (1 + q + q') / Δ²
+                      E[φφ]   = exp((t − 1)/2) sinh(c) / Δ
+                      E[φ'φ'] = exp((t − 1)/2) [ 4c (1 + t) sinh c + (1/Δ² + 8c²) cosh c ] / Δ
+
     `Sin`, `Cos`      φ = a sin(b x + c)                   e^∓ = exp(−b² (q + q' ∓ 2k) / 2)
                       E[φφ]   = (a²/2)  [ e⁻ − cos(2c) e⁺ ]
                       E[φ'φ'] = (a²b²/2)[ e⁻ + cos(2c) e⁺ ]
@@ -38,6 +42,10 @@ D = √(1 − z²), neither q q' nor Δ overflows or cancels:
 
     (k² + q q' Δ²) s² s'² / Δ                =  q s q' s' D + z² s s' / D
     k (1/Δ² + (1 − q q') s² s'² + 1) / Δ     =  z/D [ (s s'/D)² + s² + s'² ]
+
+For the Gabor function, exp(−u² − v²) turns the law of u and v into one of covariance Σ (1 + 2Σ)⁻¹, under which the
+mean of sin u sin v is exp(−trace/2) sinh(c). E[φ'φ'] is the derivative of the result in k. With D as before,
+1/Δ = s s'/D, c = z/2 (s/D) (s'/D) and t = ((s/D)² + (s'/D)²) / 2.
 
 For sines, the smaller exponential is the larger one, e, times 1 − h, with h = 1 − exp(−2b²|k|) = 2t / (1 + t) and
 t = tanh(b²|k|). In terms of h nothing cancels at small variances:
@@ -169,6 +177,39 @@ def Gelu(approximate: bool = False) -> Network:
     """
     approximate = boolean(approximate, "approximate")
     return elementwise(lambda x: jax.nn.gelu(x, approximate=approximate), GaussianErrorUnit())
+
+
+@frozen_pytree
+class GaborFunction(SmoothActivation):
+    """The product of a Gaussian and a sine, exp(−x²) sin(x)."""
+
+    zero_times_infinity_is_zero = True
+
+    def sample_factors(self, q: Array, root: Array) -> dict[str, Array]:
+        return super().sample_factors(q, root) | saturation(jnp.full((), 2, q.dtype), q, root)
+
+    def dual(self, k: Array, gap: Array, left: dict[str, Array], right: dict[str, Array]) -> tuple[Array, ...]:
+        _, inverse = complement(gap, left, right)
+        # Where the covariance overflows, z is the cosine.
+        z = jnp.where(jnp.isinf(k), 1 - gap, 2 * (k * left["scale"]) * right["scale"])
+        on_left, on_right = left["scale"] * inverse, right["scale"] * inverse
+        c = z / 2 * on_left * on_right
+        trace = (jnp.square(on_left) + jnp.square(on_right)) / 2
+        inverse_delta = on_left * right["scale"]
+        value = inverse_delta * jnp.exp((trace - 1) / 2)
+        slope = 4 * c * (1 + trace) * jnp.sinh(c) + (jnp.square(inverse_delta) + 8 * jnp.square(c)) * jnp.cosh(c)
+        return value * jnp.sinh(c), value, slope
+
+
+def Gabor() -> Network:
+    """Gabor function `exp(-x**2) * sin(x)`.
+
+    Example:
+        >>> _, apply_fn, _ = Gabor()
+        >>> print(apply_fn((), jnp.array([[0.0, 1.0]])).round(4))
+        [[0.     0.3096]]
+    """
+    return elementwise(lambda x: jnp.exp(-jnp.square(x)) * jnp.sin(x), GaborFunction())
 
 
 @frozen_pytree

@@ -109,6 +109,7 @@ class SampleState:
         wide: whether that number goes to infinity.
         fan_outs: how many fan-outs came after the last layer with weights and have not been closed by a fan-in. Without
             any, the signal is independent of that of other branches.
+        mask: which positions are masked, `[n, *grid]`; `None` if none can be.
     """
 
     cov: Array | None
@@ -122,6 +123,7 @@ class SampleState:
     channels: int | None = static(default=None)
     wide: bool = static(default=False)
     fan_outs: int = static(default=0)
+    mask: Array | None = None
 
     def variance(self) -> Array:
         """Return q(x, s), `[n, *grid]`; where terms cancel, rounding may leave a negative q, which counts as zero."""
@@ -142,6 +144,15 @@ class SampleState:
     ) -> "SampleState":
         """Return this state with another covariance."""
         return dataclasses.replace(self, cov=cov, full=full, residue=residue, root=root)
+
+    def masked(self, mask: Array) -> "SampleState":
+        """Return this state with all that is known about masked positions set to zero."""
+        residue, root = (None if v is None else jnp.where(mask, 0, v) for v in (self.residue, self.root))
+        state = dataclasses.replace(self, residue=residue, root=root, mask=mask)
+        if self.cov is None:
+            return state
+        pairs = PairState(self.cov, None, None, full=self.full, with_ntk=False, paired=True)
+        return dataclasses.replace(state, cov=pairs.masked(mask, mask).nngp)
 
     def width(self) -> int:
         """Return the number of channels of the finite network, for a layer whose kernels depend on it."""
@@ -196,6 +207,12 @@ class PairState:
         ntk, gap = (None if k is None else diagonal(k, self.batch_axes) for k in (state.ntk, state.gap))
         return dataclasses.replace(state, nngp=diagonal(state.nngp, self.batch_axes), ntk=ntk, gap=gap, full=False)
 
+    def masked(self, left: Array, right: Array) -> "PairState":
+        """Return this state with kernels of masked positions set to zero."""
+        hidden = self.on_left(left) | self.on_right(right)
+        ntk = None if self.ntk is None else jnp.where(hidden, 0, self.ntk)
+        return dataclasses.replace(self, nngp=jnp.where(hidden, 0, self.nngp), ntk=ntk)
+
     def on_left(self, v: Array) -> Array:
         """Reshape a quantity `[n1, *grid]` of samples so that it broadcasts along the left sample of each pair."""
         return _reshape_to_broadcast(v, self, left=True)
@@ -210,6 +227,14 @@ class Constant:
     """What a memo holds besides arrays: a value that all samples share and that is known at compile time."""
 
     value: Any = static()
+
+
+@frozen_pytree
+class Masked:
+    """A memo about samples some of whose positions are masked after the layer."""
+
+    memo: Memo
+    mask: Array
 
 
 def diagonal(k: Array, batch_axes: int) -> Array:

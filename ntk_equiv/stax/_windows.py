@@ -15,6 +15,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
@@ -22,7 +23,7 @@ from jax import lax
 from ntk_equiv._check import boolean, one_of, positive_integers, refusal
 from ntk_equiv._typing import Array
 from ntk_equiv.stax._composition import Unchanged
-from ntk_equiv.stax._network import Network, check_axes, with_channels_at, without_parameters
+from ntk_equiv.stax._network import Network, check_axes, network, with_channels_at, without_parameters
 from ntk_equiv.stax._rule import Linear, Rule
 from ntk_equiv.stax._state import (
     Memo,
@@ -89,6 +90,16 @@ class Window:
         pads = self.pads(x.shape[first_axis : first_axis + len(self.shape)])
         return self._pad_axes(x, {first_axis + i: pad for i, pad in enumerate(pads)})
 
+    def mask_after(self, mask: Array) -> Array:
+        """Return which windows are masked: those whose middle cell is, `[n, *grid]`."""
+        grid = mask.shape[1:]
+        for i, (pad, size, stride, extent) in enumerate(
+            zip(self.pads(grid), self.shape, self.strides, self.output(grid), strict=True)
+        ):
+            start = (size - 1) // 2 - pad[0]
+            mask = lax.slice_in_dim(mask, start, start + 1 + (extent - 1) * stride, stride, i + 1)
+        return mask
+
     def joint_sum(self, k: Array, first_axis: int, *, full: bool) -> Array:
         """Sum over offsets of the window, the same for both positions of a pair: Σ_o k(s + o, s' + o)."""
         return self._sum(k, first_axis, full=full, together=True)
@@ -142,6 +153,9 @@ class WindowPool(Linear):
     def describe_output(self, state: SampleState) -> SampleState:
         return dataclasses.replace(state, grid=self.window.output(state.grid))
 
+    def mask_after(self, mask: Array) -> Array:
+        return self.window.mask_after(mask)
+
     def mix_positions(self, k: Array, state: PairState, left: Memo, right: Memo) -> Array:
         grid = k.shape[state.batch_axes :: 2]
         norm = self.norm(grid, k.dtype)[None]
@@ -175,9 +189,28 @@ class GlobalPool(Linear):
     def describe_output(self, state: SampleState) -> SampleState:
         return dataclasses.replace(state, grid=())
 
+    def mask_after(self, mask: Array) -> Array:
+        return mask_of_samples(mask)
+
+    def remember(self, state: SampleState) -> Memo:
+        return () if state.mask is None or not self.average else count_unmasked(state.mask)
+
     def mix_positions(self, k: Array, state: PairState, left: Memo, right: Memo) -> Array:
         axes = tuple(range(state.batch_axes, k.ndim))
-        return jnp.mean(k, axes) if self.average else jnp.sum(k, axes)
+        if not self.average:
+            return jnp.sum(k, axes)
+        if isinstance(left, tuple):
+            return jnp.mean(k, axes)
+        counts = state.on_left(left) * state.on_right(right)
+        return jnp.sum(k, axes) / counts.astype(k.dtype)
+
+    def apply(self, params: tuple, x: Array, *, mask: Array | None = None, **kwargs: Any) -> Array:
+        """Return the pooled signal of the finite network; masked positions do not count."""
+        axes = tuple(range(1, x.ndim - 1))
+        if self.average and mask is None:
+            return jnp.mean(x, axes)
+        total = jnp.sum(x, axes)
+        return total if mask is None or not self.average else total / count_unmasked(mask).astype(x.dtype)[:, None]
 
     def is_full_after(self, state: PairState) -> bool:
         return False
@@ -198,8 +231,21 @@ class Flattening(Linear):
         channels = None if state.channels is None else state.channels * math.prod(state.grid)
         return dataclasses.replace(state, grid=(), gaussian=False, channels=channels)
 
+    def mask_after(self, mask: Array) -> Array:
+        return mask_of_samples(mask)
+
     def mix_positions(self, k: Array, state: PairState, left: Memo, right: Memo) -> Array:
         return jnp.mean(k, tuple(range(state.batch_axes, k.ndim)))
+
+
+def mask_of_samples(mask: Array) -> Array:
+    """Return which samples are masked at all positions, `[n]`."""
+    return jnp.all(mask.reshape(mask.shape[0], -1), 1)
+
+
+def count_unmasked(mask: Array) -> Array:
+    """Return how many positions of each sample are not masked, `[n]`; at least one."""
+    return jnp.maximum(jnp.sum(~mask.reshape(mask.shape[0], -1), 1), 1)
 
 
 def AvgPool(
@@ -313,13 +359,9 @@ def _window_pool(
 
 def _global_pool(average: bool, batch_axis: int, channel_axis: int) -> Network:
     check_axes(batch_axis, channel_axis)
-    reduce = jnp.mean if average else jnp.sum
-    pool = without_parameters(
-        lambda shape: (shape[0], shape[-1]),
-        lambda x: reduce(x, axis=tuple(range(1, x.ndim - 1))),
-        GlobalPool(average),
-    )
-    return with_channels_at(channel_axis, pool)
+    pool = GlobalPool(average)
+    layer = network(lambda key, shape: ((shape[0], shape[-1]), ()), pool.apply, pool)
+    return with_channels_at(channel_axis, layer)
 
 
 def _same_padding(extent: int, size: int, stride: int) -> tuple[int, int]:

@@ -29,6 +29,7 @@ ACTIVATIONS = {
     ),
     "gelu": stax.Gelu(),
     "sin": stax.Sin(0.9, 0.7, 0.3),
+    "gabor": stax.Gabor(),
 }
 
 # Two samples apart, one twice, opposite ones, one that is zero.

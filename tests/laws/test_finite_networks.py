@@ -203,6 +203,22 @@ NETWORKS = {
         64,
         200,
     ),
+    "local and transposed": (
+        lambda w: stax.serial(
+            stax.ConvLocal(w, (2,), b_std=0.3),
+            stax.Relu(),
+            stax.ConvTranspose(w, (3,), (2,), "CIRCULAR", 1.2, 0.2),
+            stax.Gabor(),
+            stax.ImageResize((-1, 3, -1), "linear"),
+            stax.ConvLocal(w, (2,), None, "SAME", parameterization="standard"),
+            stax.Relu(),
+            stax.DotGeneral(rhs=jnp.array([1.0, -2.0, 0.5]), dimension_numbers=(((1,), (0,)), ((), ()))),
+            stax.Dense(1),
+        ),
+        arrays(2, 3, 2),
+        64,
+        200,
+    ),
 }
 
 

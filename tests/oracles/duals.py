@@ -68,6 +68,20 @@ def bell(k, q, p, a, b):
     return a * a / delta, 4 * a * a * b * b * k / delta**3
 
 
+def gabor(k, q, p):
+    """Gabor, the imaginary parts of two Gaussians: sin u sin v = (cos(u − v) − cos(u + v)) / 2."""
+    # (Σ⁻¹ + 2)⁻¹ = Σ(1 + 2Σ)⁻¹, entry by entry.
+    D = (1 + 2 * q) * (1 + 2 * p) - 4 * k * k
+    u, v, c = (q * (1 + 2 * p) - 2 * k * k) / D, (p * (1 + 2 * q) - 2 * k * k) / D, k / D
+    apart, together = mp.exp(-(u + v - 2 * c) / 2), mp.exp(-(u + v + 2 * c) / 2)
+    value = (apart - together) / (2 * mp.sqrt(D))
+    # E[φ'φ'] is the derivative of the value in k: of D, of u + v and of c.
+    even, odd = (apart + together) / 2, (apart - together) / 2
+    slope_D, slope_sum, slope_c = -8 * k, -8 * k * (1 + q + p) / D**2, (D + 8 * k * k) / D**2
+    slope = (-slope_D / (2 * D) * odd - slope_sum / 2 * odd + slope_c * even) / mp.sqrt(D)
+    return value, slope
+
+
 def exponential(k, q, p, a, b):
     """Exp."""
     # Exponents beyond are too large for mpmath too, and the value for any number here.
@@ -142,6 +156,7 @@ DUALS: dict[str, tuple[Any, Callable]] = {
     "cos": (stax.Cos(), partial(sine, a=1, b=1, c=0, quarter=1)),
     "rbf": (stax.Rbf(), partial(radial, gamma=1)),
     "gaussian": (stax.Gaussian(), partial(bell, a=1, b=-1)),
+    "gabor": (stax.Gabor(), gabor),
     "exp": (stax.Exp(), partial(exponential, a=1, b=1)),
     "exp-normalized": (stax.ExpNormalized(), partial(normalized_exponential, gamma=1, shift=-1)),
     "square": (stax.Monomial(2), partial(polynomial, coef=[0, 0, 1])),

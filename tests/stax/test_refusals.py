@@ -103,9 +103,18 @@ WRONG_VALUES = {
         r"`x` must be at least as large .* first axis counts channels, move that to the end: `jnp.moveaxis",
     ),
     "channels first for a lifting": (lambda: LIFTED(jnp.ones((2, 3, 28, 28))), r"`x` must be .*jnp.moveaxis\(x, 1, -1"),
-    "masked entries": (
-        lambda: stax.Dense(4)[1]((jnp.ones((3, 4)), None), X, mask_constant=0.0),
-        r"`mask_constant` must be left out: .* got 0.0",
+    "masks on a group": (
+        lambda: stax.LiftingConv(2, (3, 3), group="C4")[2](jnp.ones((2, 5, 5, 1)), mask_constant=0.0),
+        r"`x` must be without a mask before GroupConvolution, got a MaskedArray",
+    ),
+    "product that moves samples": (
+        lambda: stax.DotGeneral(lhs=jnp.ones((2, 5)), dimension_numbers=(((1,), (1,)), ((), ()))),
+        r"`dimension_numbers` must be contractions of spatial axes",
+    ),
+    "some channels": (lambda: stax.Index(stax.Slice[..., 0]), r"`idx` must be `...` at the end"),
+    "a keyword of other libraries": (
+        lambda: stax.Dense(4)[1]((jnp.ones((3, 4)), None), X, diagonal_batch=0.0),
+        r"`diagonal_batch` must be left out: .* got 0.0",
     ),
     "biases of another layer": (
         lambda: stax.Dense(4, b_std=1.0)[1]((jnp.ones((3, 4)), jnp.ones((1, 3))), X),
