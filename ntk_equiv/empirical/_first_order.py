@@ -47,7 +47,8 @@ import scipy.special
 from ntk_equiv._check import floating, refusal
 from ntk_equiv.stax import Activation, Affine, KernelFn, Network, PiecewiseLinear
 
-NODES, TERMS = 200, 160
+# So many that GELU at criticality, where the variance is 3.56, has coefficients down to rounding.
+NODES, TERMS = 500, 400
 # Beyond three quarters of the terms, coefficients weighted as fourth derivatives are must be that small.
 LARGEST_TAIL = 1e-6
 # For activations with a kink: closer to parallel, second derivatives lose all digits.
@@ -106,8 +107,8 @@ def kernel_corrections(layers: Sequence[Network], x1: Any, x2: Any = None) -> Ke
     """Return what the widths of a fully connected network add to its kernels at initialisation, to first order.
 
     The error is of second order in depth/width. `width_scaling` and `monte_carlo_kernel_fn` measure the same for any
-    network, by drawing some. Smooth activations at large variances, such as GELU at criticality, are refused where
-    Hermite coefficients do not fall off fast enough.
+    network, by drawing some. Smooth activations are refused at variances so large, for GELU about 8, that Hermite
+    coefficients do not fall off fast enough.
 
     Args:
         layers: `stax.Dense` and activations in turn, beginning and ending with `Dense`, as for `stax.serial`. Hidden

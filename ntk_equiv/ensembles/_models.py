@@ -99,7 +99,11 @@ class Model(ABC):
 
     def shapes_of_variables(self, x: Inputs) -> tuple[Params, State]:
         """Return the shapes of parameters and state for inputs like `x`, without computing them."""
-        return jax.eval_shape(self.init_variables, jax.random.key(0), x)
+        params, state = jax.eval_shape(self.init_variables, jax.random.key(0), x)
+        if not jax.tree.leaves(params):
+            fix = "Members would all be the same function. Add a layer with parameters, such as `Dense`."
+            raise refusal("module", expected="a network with parameters", got="one without any", fix=fix)
+        return params, state
 
     def draws_noise(self, x: Inputs) -> bool:
         """Return whether outputs in training depend on random numbers, for inputs of these shapes."""

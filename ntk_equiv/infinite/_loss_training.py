@@ -296,7 +296,10 @@ def _follow_momentum_flow(
     done = scipy.integrate.solve_ivp(
         flat_slope, (0.0, at[-1]), begun, t_eval=at[1:], rtol=tolerance.rtol, atol=tolerance.atol
     )
-    return jnp.asarray(done.y.T.reshape(-1, 2, *rest.shape)[:, 0], dtype)
+    # NaN stands for times that the integrator did not reach; the caller refuses them.
+    missing = len(times) - done.y.shape[1]
+    places = np.pad(done.y, ((0, 0), (0, missing)), constant_values=np.nan)
+    return jnp.asarray(places.T.reshape(-1, 2, *rest.shape)[:, 0], dtype)
 
 
 _compiled_momentum_flow = jax.jit(_follow_momentum_flow, static_argnames="tolerance")

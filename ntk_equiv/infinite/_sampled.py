@@ -436,7 +436,11 @@ class SampledEnsemble:
         if isinstance(way, filters.MomentumFlow):
             begun = jnp.zeros((int((times == 0).sum()), *self._training.start.shape), dtype)
             settings = way.learning_rate, way.beta, jnp.asarray(times[times > 0], dtype), self._tolerance
-            return jnp.concatenate([begun, follow_momentum_flow(self._training, *settings)[:, 0]])
+            values = jnp.concatenate([begun, follow_momentum_flow(self._training, *settings)[:, 0]])
+            if not np.isfinite(values).all():
+                fix = "Take an earlier time, a larger `rtol`, double precision, or a loss with a continuous slope."
+                raise refusal("t", expected="a time that the integrator reaches", got=float(times[-1]), fix=fix)
+            return values
         dynamics = way.dynamics(1)
         assert dynamics is not None
         if dynamics.in_steps:

@@ -69,3 +69,11 @@ def test_it_has_the_law_of_theory_before_training():
 def test_networks_are_made_for_inputs(x):
     with pytest.raises((TypeError, ValueError), match=r"`x` must be (at least one sample|an array of)"):
         ensembles.untrained(NET, x, members=2, key=KEY)
+
+
+def test_a_network_without_parameters_is_refused():
+    expected = "`module` must be a network with parameters, got one without any"
+    with pytest.raises(ValueError, match=expected):
+        ensembles.untrained(stax.Relu(), X, members=2, key=KEY)
+    with pytest.raises(ValueError, match=expected):
+        ensembles.train(stax.Relu(), (X, X), members=2, steps=1, optimizer=optax.sgd(0.1), key=KEY)

@@ -116,6 +116,7 @@ CALLS = {
     "train(checkpoint='unused', checkpoint_every=0)": "checkpoint_every",
     "ensembles.untrained(NET, None, members=2, key=KEY)": "x",
     "ensembles.untrained(NET, X, members=2, key=1)": "key",
+    "ensembles.untrained(stax.Relu(), X, members=2, key=KEY)": "module",
     "ensembles.expected_layout(NET, X, members=0)": "members",
     "ensembles.expected_layout(NET, 'x', members=2)": "x",
     "ensembles.to_flax(stax.Relu)": "net",
