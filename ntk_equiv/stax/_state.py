@@ -147,12 +147,13 @@ class SampleState:
 
     def masked(self, mask: Array) -> "SampleState":
         """Return this state with all that is known about masked positions set to zero."""
-        residue, root = (None if v is None else jnp.where(mask, 0, v) for v in (self.residue, self.root))
-        state = dataclasses.replace(self, residue=residue, root=root, mask=mask)
+        state = dataclasses.replace(self, mask=mask)
         if self.cov is None:
-            return state
+            return state.with_cov(None)
+        residue, root = (None if v is None else jnp.where(mask, 0, v) for v in (self.residue, self.root))
         pairs = PairState(self.cov, None, None, full=self.full, with_ntk=False, paired=True)
-        return dataclasses.replace(state, cov=pairs.masked(mask, mask).nngp)
+        cov = pairs.masked(mask, mask).nngp
+        return state.with_cov(cov, full=self.full, residue=residue, root=root)
 
     def width(self) -> int:
         """Return the number of channels of the finite network, for a layer whose kernels depend on it."""
