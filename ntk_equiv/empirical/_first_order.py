@@ -43,6 +43,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
+from jax.typing import ArrayLike
 
 from ntk_equiv._check import floating, refusal
 from ntk_equiv.stax import Activation, Affine, KernelFn, Network, PiecewiseLinear
@@ -77,7 +78,7 @@ class KernelCorrections(NamedTuple):
     nngp_variance: np.ndarray
     ntk_variance: np.ndarray
 
-    def relative_noise(self, ntk: np.ndarray) -> np.ndarray:
+    def relative_noise(self, ntk: ArrayLike) -> np.ndarray:
         """Return the standard deviation of Θ between networks, over the limit of Θ.
 
         Args:

@@ -109,8 +109,8 @@ class Exponent(NamedTuple):
     error: float
 
     def agrees_with(self, expected: float | int, standard_errors: float | int = 3) -> bool:
-        """Return whether an expected exponent is within so many standard errors."""
-        return bool(abs(self.value - expected) <= standard_errors * self.error)
+        """Return whether the exponent is known, and an expected one within so many standard errors."""
+        return bool(np.isfinite(self.error) and abs(self.value - expected) <= standard_errors * self.error)
 
 
 class Extrapolation(NamedTuple):

@@ -99,11 +99,7 @@ class Model(ABC):
 
     def shapes_of_variables(self, x: Inputs) -> tuple[Params, State]:
         """Return the shapes of parameters and state for inputs like `x`, without computing them."""
-        params, state = jax.eval_shape(self.init_variables, jax.random.key(0), x)
-        if not jax.tree.leaves(params):
-            fix = "Members would all be the same function. Add a layer with parameters, such as `Dense`."
-            raise refusal("module", expected="a network with parameters", got="one without any", fix=fix)
-        return params, state
+        return jax.eval_shape(self.init_variables, jax.random.key(0), x)
 
     def draws_noise(self, x: Inputs) -> bool:
         """Return whether outputs in training depend on random numbers, for inputs of these shapes."""
@@ -116,6 +112,13 @@ class Model(ABC):
             if any(id(var) in needed for var in equation.outvars):
                 needed |= {id(var) for var in equation.invars}
         return id(jaxpr.invars[0]) in needed
+
+
+def check_has_parameters(params: Params) -> None:
+    """Refuse a network without parameters, of which there is one alone, and no ensemble."""
+    if not jax.tree.leaves(params):
+        fix = "All members would be the same function. Add a layer with parameters, such as `Dense`."
+        raise refusal("module", expected="a network with parameters", got="one without any", fix=fix)
 
 
 Module = nn.Module | Callable | tuple | Model

@@ -21,7 +21,7 @@ from ntk_equiv.ensembles._history import History
 from ntk_equiv.ensembles._inputs import check_inputs, parameter_specs, sample_from_specs
 from ntk_equiv.ensembles._layout import Layout, make_layout, step_by_step_if_faster
 from ntk_equiv.ensembles._members import NEVER, initial_variables, select_members
-from ntk_equiv.ensembles._models import Model, Module, Params, State, as_model
+from ntk_equiv.ensembles._models import Model, Module, Params, State, as_model, check_has_parameters
 from ntk_equiv.ensembles._predict import predict_in_parts, samples_for
 from ntk_equiv.ensembles._validation import EarlyStopping, Patience
 
@@ -146,6 +146,7 @@ class Run:
         size = None if batch_size is None else positive_integer(batch_size, "batch_size")
         variables = self._params, self._state
         shapes = self._shapes_of_variables()
+        check_has_parameters(shapes[0])
         x = check_inputs(x, "x", self.configuration["inputs"], self.model, *shapes)
         size = samples_for(self.model, self.layout, shapes, x) if size is None else size
         return predict_in_parts(self.model, self.layout, variables, x, size)

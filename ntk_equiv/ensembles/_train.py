@@ -27,7 +27,7 @@ from ntk_equiv.ensembles._history import History
 from ntk_equiv.ensembles._inputs import check_inputs, input_specs, parameter_specs
 from ntk_equiv.ensembles._layout import Layout, choose_layout
 from ntk_equiv.ensembles._members import initial_variables, key_numbers, prepare_batches, prepare_task
-from ntk_equiv.ensembles._models import Module, as_model
+from ntk_equiv.ensembles._models import Module, as_model, check_has_parameters
 from ntk_equiv.ensembles._run import Run
 from ntk_equiv.ensembles._settings import Settings, key_entry, settings_of_training
 from ntk_equiv.ensembles._trainer import Callback, Trainer, Watch, forward_pass
@@ -322,6 +322,7 @@ def untrained(
         raise refusal("x", expected="at least one sample", got="none", fix="Pass inputs [n, ...].")
     sample = jax.tree.map(lambda leaf: np.asarray(leaf[:1]), x)
     params, state = model.shapes_of_variables(sample)
+    check_has_parameters(params)
     where = choose_layout(model.apply, params, x, state, members=members, layout=layout, chunk=chunk, devices=devices)
     settings = Settings(
         members=members,

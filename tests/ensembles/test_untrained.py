@@ -76,4 +76,4 @@ def test_a_network_without_parameters_is_refused():
     with pytest.raises(ValueError, match=expected):
         ensembles.untrained(stax.Relu(), X, members=2, key=KEY)
     with pytest.raises(ValueError, match=expected):
-        ensembles.train(stax.Relu(), (X, X), members=2, steps=1, optimizer=optax.sgd(0.1), key=KEY)
+        ensembles.train(stax.Relu(), (X, X), members=2, steps=1, optimizer=optax.sgd(0.1), key=KEY).predict(X)
