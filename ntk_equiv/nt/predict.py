@@ -369,11 +369,10 @@ def gradient_descent_mse_ensemble(
         t: Any = None, x_test: Any = None, get: Any = None, compute_cov: bool = False, **kernel_fn_test_test_kwargs: Any
     ) -> Any:
         own = given | kernel_fn_test_test_kwargs
-        pairs = {
+        pairs = own | {  # Of two pairs the first entries are for test samples and for training samples.
             name: (value[0], given[name][0])
+            for name, value in kernel_fn_test_test_kwargs.items()
             if isinstance(value, tuple) and isinstance(given.get(name), tuple)
-            else value
-            for name, value in own.items()
         }
         kernel = cache(lambda name: kernel_fn(x_test, x_train, name, **pairs))
         prior = cache(lambda: kernel_fn(x_test, None, "nngp", **own))

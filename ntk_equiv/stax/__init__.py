@@ -45,8 +45,12 @@ from ntk_equiv.stax._combinators import (
     repeat,
     serial,
 )
+from ntk_equiv.stax._combinators import unnest as unnest
 
 # For the parts above this one, not for users.
+from ntk_equiv.stax._composition import Parallel as Parallel
+from ntk_equiv.stax._composition import Serial as Chain  # noqa: F401
+from ntk_equiv.stax._continuation import ALL_POSITIONS as ALL_POSITIONS
 from ntk_equiv.stax._continuation import EQUAL_POSITIONS as EQUAL_POSITIONS
 from ntk_equiv.stax._continuation import Signal as Signal
 from ntk_equiv.stax._continuation import propagate as propagate
@@ -62,14 +66,20 @@ from ntk_equiv.stax._inputs import with_own_adjacency as with_own_adjacency
 from ntk_equiv.stax._kernel_fn import KernelFn
 from ntk_equiv.stax._layer_norm import LayerNorm
 from ntk_equiv.stax._network import Network, unmask_fn
+from ntk_equiv.stax._network import network as network
 from ntk_equiv.stax._polynomial import Hermite, Monomial, Polynomial
 from ntk_equiv.stax._position_maps import DotGeneral, ImageResize, Index, Slice
+from ntk_equiv.stax._position_maps import permute_positions as permute_positions
 from ntk_equiv.stax._rectified import ABRelu, Abs, LeakyRelu, RectifiedMonomial, Relu, Sign
 from ntk_equiv.stax._rectified import PiecewiseLinear as PiecewiseLinear
+from ntk_equiv.stax._inputs import with_mask as with_mask
 from ntk_equiv.stax._rule import Certificate
+from ntk_equiv.stax._rule import Rule as Rule
 from ntk_equiv.stax._smooth import Cos, Erf, Exp, ExpNormalized, Gabor, Gaussian, Gelu, Rbf, Sigmoid_like, Sin
 from ntk_equiv.stax._state import PairState as PairState
+from ntk_equiv.stax._state import Requirements as Requirements
 from ntk_equiv.stax._state import SampleState as SampleState
+from ntk_equiv.stax._state import frozen_pytree as frozen_pytree
 from ntk_equiv.stax._windows import AvgPool, Flatten, GlobalAvgPool, GlobalSumPool, SumPool
 
 __all__ = [

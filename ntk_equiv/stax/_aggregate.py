@@ -35,25 +35,43 @@ _PRIMED = str.maketrans(_SEND + _RECEIVE, "lmnopqrsLMNOPQRS")
 
 @frozen_pytree
 class NeighbourSum(Linear):
-    """The weighted sum over incoming edges; `axes` are the spatial axes that hold nodes (`None`: all)."""
+    """The weighted sum over incoming edges.
+
+    Attributes:
+        axes: the spatial axes that hold nodes (`None`: all).
+        to_dense: what makes matrices of adjacencies.
+        edges: whether these are lists of edges instead.
+        optional: whether samples without adjacency pass unchanged.
+    """
 
     axes: tuple[int, ...] | None = static()
     to_dense: Callable = static()
+    edges: bool = static(default=False)
+    optional: bool = static(default=False)
 
     def requirements_for(self, wanted: Requirements) -> Requirements:
         return require_all_positions(wanted)
 
     def remember(self, state: SampleState) -> Memo:
         if state.adjacency is None:
+            if self.optional:
+                return ()
             raise _missing_graph()
         grid = tuple(state.grid[axis] for axis in self.node_axes(len(state.grid)))
-        return check_adjacency(self.to_dense(state.adjacency), state.adjacency.shape[0], grid)
+        return self.matrices(state.adjacency, grid)
+
+    def matrices(self, adjacency: Array, grid: tuple[int, ...]) -> Array:
+        """Return adjacencies as matrices, `[n, *grid, *grid]`."""
+        dense = edges_to_matrices(adjacency, grid) if self.edges else self.to_dense(adjacency)
+        return check_adjacency(dense, adjacency.shape[0], grid)
 
     def node_axes(self, rank: int) -> tuple[int, ...]:
         """Return which of `rank` spatial axes hold nodes, counted from 0."""
         return tuple(range(rank)) if self.axes is None else tuple(a % (rank + 2) - 1 for a in self.axes)
 
     def mix_positions(self, k: Array, state: PairState, left: Memo, right: Memo) -> Array:
+        if isinstance(left, tuple):
+            return k
         rank = (k.ndim - state.batch_axes) // 2
         nodes = self.node_axes(rank)
         arriving = [_RECEIVE[i] if i in nodes else _SEND[i] for i in range(rank)]
@@ -82,7 +100,9 @@ def Aggregate(
         batch_axis: 0, the only choice.
         channel_axis: the last axis, -1 or its number.
         to_dense: a function that converts adjacencies from a compact form of your own before they are used.
-        implementation: "DENSE", the only choice.
+        implementation: "DENSE", or "SPARSE" for lists of edges: `[n, edges, len(aggregate_axis), 2]` holds the places
+            of the sending node and of the receiving node along each axis. Edges with a place outside, such as -10000,
+            do not count. The finite network then needs no matrices; kernels do in any case.
 
     Example:
         >>> from ntk_equiv.stax import Graph
@@ -96,27 +116,62 @@ def Aggregate(
          [18. 15.  9.]]
     """
     check_axes(batch_axis, channel_axis)
-    one_of(implementation, ("DENSE",), "implementation")
-    aggregation = NeighbourSum(_check_node_axes(aggregate_axis), function(to_dense, "to_dense"))
+    edges = one_of(implementation, ("DENSE", "SPARSE"), "implementation") == "SPARSE"
+    aggregation = NeighbourSum(_check_node_axes(aggregate_axis), function(to_dense, "to_dense"), edges)
 
     def apply(params: tuple, x: Array, *, pattern: Any = None, **kwargs: Any) -> Array:
         if pattern is None:
             raise _missing_graph()
         nodes = tuple(a + 1 for a in aggregation.node_axes(x.ndim - 2))
-        grid = tuple(x.shape[axis] for axis in nodes)
-        pattern = check_adjacency(jnp.asarray(to_dense(pattern), x.dtype), x.shape[0], grid)
-        count = len(nodes)
+        grid, count = tuple(x.shape[axis] for axis in nodes), len(nodes)
+        if edges:
+            summed = _sum_along_edges(jnp.moveaxis(x, nodes, range(1, count + 1)), jnp.asarray(pattern), grid)
+            return jnp.moveaxis(summed, range(1, count + 1), nodes)
+        pattern = aggregation.matrices(jnp.asarray(pattern), grid).astype(x.dtype)
         summed = lax.dot_general(x, pattern, ((nodes, tuple(range(1, count + 1))), ((0,), (0,))))
         return jnp.moveaxis(summed, tuple(range(-count, 0)), nodes)
 
     return with_channels_at(channel_axis, network(lambda key, shape: (shape, ()), apply, aggregation))
 
 
+def edges_to_matrices(edges: Array, grid: tuple[int, ...]) -> Array:
+    """Return the adjacency `[n, *grid, *grid]` of lists of edges `[n, edges, len(grid), 2]`; equal ones add up.
+
+    >>> print(edges_to_matrices(jnp.array([[[[0, 2]], [[-9, 1]]]]), (3,))[0])
+    [[0. 0. 1.]
+     [0. 0. 0.]
+     [0. 0. 0.]]
+    """
+    samples, places = _places_of_edges(edges, grid)
+    shape = (edges.shape[0], *grid, *grid)
+    return jnp.zeros(shape).at[(samples, *places[0], *places[1])].add(1.0, mode="drop")
+
+
+def _sum_along_edges(x: Array, edges: Array, grid: tuple[int, ...]) -> Array:
+    """Return the sums that arrive at each node; nodes follow samples in `x`, `[n, *grid, ...]`."""
+    samples, (senders, receivers) = _places_of_edges(edges, grid)
+    sent = x.at[(samples, *senders)].get(mode="fill", fill_value=0)
+    return jnp.zeros_like(x).at[(samples, *receivers)].add(sent, mode="drop")
+
+
+def _places_of_edges(edges: Array, grid: tuple[int, ...]) -> tuple[Array, list[list[Array]]]:
+    """Return the sample of each edge, and the places of its two ends; edges that do not count are outside."""
+    if edges.ndim != 4 or edges.shape[2:] != (len(grid), 2):
+        fix = "Give each edge the places of its two nodes along each axis of nodes."
+        raise refusal("pattern", expected=f"[n, edges, {len(grid)}, 2]", got=f"shape {edges.shape}", fix=fix)
+    extents = jnp.asarray(grid, edges.dtype)[:, None]
+    outside = jnp.any((edges < 0) | (edges >= extents), (2, 3))
+    count = edges.shape[0]
+    samples = jnp.broadcast_to(jnp.arange(count)[:, None], edges.shape[:2])
+    samples = jnp.where(outside, count, samples)  # Negative places would count from the end; this one is outside.
+    return samples, [[edges[:, :, axis, end] for axis in range(len(grid))] for end in range(2)]
+
+
 def _check_node_axes(axes: Any) -> tuple[int, ...] | None:
     if axes is None:
         return None
     listed = (axes,) if isinstance(axes, int) else axes
-    if not is_listed(listed) or not listed or any(not isinstance(a, int) or a in (0, -1) for a in listed):
+    if not is_listed(listed) or any(not isinstance(a, int) or a in (0, -1) for a in listed):
         fix = "Leave it out for all axes between the first, of samples, and the last, of channels."
         raise refusal("aggregate_axis", expected="axes that hold nodes", got=repr(axes), fix=fix)
     return tuple(listed)

@@ -194,7 +194,7 @@ def serial(*layers: Network) -> Network:
             x = apply_layer(layer_params, x, rng=key, **kwargs)
         return x
 
-    return network(init, apply, Serial(_unnest(rules)))
+    return network(init, apply, Serial(unnest(rules)))
 
 
 def parallel(*layers: Network) -> Network:
@@ -331,7 +331,7 @@ def FanInConcat(axis: int = -1) -> Network:
     )
 
 
-def _unnest(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+def unnest(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
     """Return the layers of a chain, and those of chains inside of it, as one chain."""
     lists = [layer.rules if isinstance(layer, Serial) else (layer,) for layer in rules]
     return tuple(layer for listed in lists for layer in listed)

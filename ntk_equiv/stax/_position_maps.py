@@ -20,6 +20,7 @@ from jax import lax
 from ntk_equiv._check import boolean, is_listed, real_array, refusal
 from ntk_equiv._positions import apart, joint
 from ntk_equiv._typing import Array
+from ntk_equiv.stax._composition import Unchanged
 from ntk_equiv.stax._network import Network, check_axes, with_channels_at, without_parameters
 from ntk_equiv.stax._rule import EVERYTHING, Certificate, Linear
 from ntk_equiv.stax._state import (
@@ -105,6 +106,19 @@ class Choice(PositionMap):
 
     def mask_after(self, mask: Array) -> Array:
         return jax.vmap(self.move)(mask)
+
+
+@frozen_pytree
+class Permutation(PositionMap):
+    """The same positions with spatial axes in another order."""
+
+    order: tuple[int, ...] = static()
+
+    def move(self, x: Array) -> Array:
+        return jnp.transpose(x, self.order)
+
+    def requirements_for(self, wanted: Requirements) -> Requirements:
+        return dataclasses.replace(wanted, gap=False)
 
 
 @frozen_pytree
@@ -282,6 +296,13 @@ def ImageResize(
         raise refusal("method", expected="one that `jax.image.resize` knows", got=repr(method), fix=fix) from None
     layer = Resize(tuple(int(s) for s in sizes[1:-1]), kind, boolean(antialias, "antialias")).layer()
     return with_channels_at(channel_axis, layer)
+
+
+def permute_positions(order: Sequence[int]) -> Network:
+    """Return a layer that puts spatial axes, counted from 0, in another order; it passes inputs that are in order."""
+    if list(order) == sorted(order):
+        return without_parameters(lambda shape: shape, lambda x: x, Unchanged())
+    return Permutation(tuple(order)).layer()
 
 
 def _check_index(idx: Any) -> Indices:
