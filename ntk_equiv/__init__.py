@@ -12,6 +12,7 @@ The library follows one line of thought, and this is where its parts lie on it:
 - `augment` makes the augmented set: all images of given samples under a group;
 - `InfiniteEnsemble`, `ensemble_mean` and `ensemble_cov`, from `infinite`, are the infinitely wide ensemble trained on
   such a set, exactly and at any time;
+- `predict` trains with kernel matrices that you have already;
 - `filters` say how it is trained, and `solvers` how training is computed;
 - `bounds` tell how many members or how fine an augmentation you need, and how large an error remains;
 - `theorems` measure how well kernels, their Gram matrices and any function respect the symmetry;
@@ -46,6 +47,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
         nt,
         planning,
         plotting,
+        predict,
         reps,
         solvers,
         stax,
@@ -76,6 +78,7 @@ __all__ = [
     "nt",
     "planning",
     "plotting",
+    "predict",
     "reps",
     "solvers",
     "stax",
@@ -103,6 +106,7 @@ _HOME = {
     "nt": "ntk_equiv.nt",
     "planning": "ntk_equiv.planning",
     "plotting": "ntk_equiv.plotting",
+    "predict": "ntk_equiv.predict",
     "reps": "ntk_equiv.reps",
     "solvers": "ntk_equiv.solvers",
     "stax": "ntk_equiv.stax",

@@ -13,6 +13,9 @@ import numpy as np
 
 AnyArray = TypeVar("AnyArray", jax.Array, np.ndarray)
 
+Axes = int | tuple[int, ...]
+"""One axis or several, which may be counted from the last."""
+
 
 def joint(kernel: AnyArray, *, leading: int = 0) -> AnyArray:
     """Return a kernel `[n1, n2, h, h', w, w']` as a matrix over (sample, position); the first `leading` axes stay.
@@ -31,3 +34,8 @@ def apart(matrix: AnyArray, shape: tuple[int, ...]) -> AnyArray:
     half, leading = len(shape) // 2, matrix.ndim - 2
     axes = [leading + axis for pair in zip(range(half), range(half, 2 * half), strict=True) for axis in pair]
     return matrix.reshape(*matrix.shape[:-2], *shape[::2], *shape[1::2]).transpose(*range(leading), *axes)
+
+
+def canonical_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
+    """Return axes in increasing order, counted from the first."""
+    return tuple(sorted({axis % ndim for axis in ((axes,) if isinstance(axes, int) else axes)}))

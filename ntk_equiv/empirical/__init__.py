@@ -3,6 +3,8 @@
 - `empirical_kernel_fn` takes any function of parameters and inputs, Linen module or stax triple, and returns an
   `EmpiricalKernelFn`, which can be used wherever a `kernel_fn` can. Layers without an analytic kernel, such as
   max-pooling, are welcome.
+- `empirical_ntk_fn` and `empirical_nngp_fn` are these kernels over any axes of the outputs, in any of the ways that
+  `NtkImplementation` lists; `empirical_ntk_vp_fn` multiplies by Θ without forming it.
 - `monte_carlo_kernel_fn` is the mean over random initialisations, a `MonteCarloKernelFn`. Its method `estimate` returns
   a `KernelEstimate` with standard errors.
 - `kernel_corrections` computes what finite width adds to both kernels of fully connected networks, to first order:
@@ -16,14 +18,12 @@
 from ntk_equiv.empirical._first_order import KernelCorrections, kernel_corrections
 from ntk_equiv.empirical._kernel_fn import EmpiricalKernelFn, empirical_kernel_fn
 from ntk_equiv.empirical._monte_carlo import KernelEstimate, MonteCarloKernelFn, monte_carlo_kernel_fn
-
-# For the parts above this one, not for users.
-from ntk_equiv.empirical._output_axes import Axes as Axes
-from ntk_equiv.empirical._output_axes import canonical_axes as canonical_axes
-from ntk_equiv.empirical._output_axes import contract_outputs as contract_outputs
-from ntk_equiv.empirical._output_axes import jacobian_of_samples as jacobian_of_samples
-from ntk_equiv.empirical._output_axes import ntk_by_jacobians as ntk_by_jacobians
-from ntk_equiv.empirical._output_axes import ntk_by_products as ntk_by_products
+from ntk_equiv.empirical._over_axes import (
+    NtkImplementation,
+    empirical_nngp_fn,
+    empirical_ntk_fn,
+    empirical_ntk_vp_fn,
+)
 from ntk_equiv.empirical._taylor import linearize, taylor_expand
 from ntk_equiv.empirical._width import (
     Correction,
@@ -44,8 +44,12 @@ __all__ = [
     "KernelCorrections",
     "KernelEstimate",
     "MonteCarloKernelFn",
+    "NtkImplementation",
     "WidthScaling",
     "empirical_kernel_fn",
+    "empirical_nngp_fn",
+    "empirical_ntk_fn",
+    "empirical_ntk_vp_fn",
     "extrapolate_width",
     "fitted_correction",
     "fitted_exponent",

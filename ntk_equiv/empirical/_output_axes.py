@@ -16,15 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ntk_equiv._positions import Axes, canonical_axes
 from ntk_equiv._typing import Array
-
-Axes = int | tuple[int, ...]
-"""One axis or several, which may be counted from the last."""
-
-
-def canonical_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
-    """Return axes in increasing order, counted from the first."""
-    return tuple(sorted({axis % ndim for axis in ((axes,) if isinstance(axes, int) else axes)}))
 
 
 def contract_outputs(a: Any, b: Any, traced: Axes, diagonal: Axes) -> Any:

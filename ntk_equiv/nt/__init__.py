@@ -14,17 +14,18 @@ parts, which have more: symmetry, solvers for large data, error bounds, and trai
 made here can be used with all of them.
 """
 
-from ntk_equiv.empirical import linearize, taylor_expand
-from ntk_equiv.nt import predict, stax
-from ntk_equiv.nt._batch import batch
-from ntk_equiv.nt._empirical import (
+from ntk_equiv import predict
+from ntk_equiv.empirical import (
     NtkImplementation,
-    empirical_kernel_fn,
     empirical_nngp_fn,
     empirical_ntk_fn,
     empirical_ntk_vp_fn,
-    monte_carlo_kernel_fn,
+    linearize,
+    taylor_expand,
 )
+from ntk_equiv.nt import stax
+from ntk_equiv.nt._batch import batch
+from ntk_equiv.nt._empirical import empirical_kernel_fn, monte_carlo_kernel_fn
 from ntk_equiv.nt._kernel import AnalyticKernelFn as AnalyticKernelFn
 from ntk_equiv.nt._kernel import Kernel
 

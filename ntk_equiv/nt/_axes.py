@@ -39,7 +39,8 @@ class Order(NamedTuple):
 
     def native_axis(self, axis: int) -> int:
         """Return where an axis of an array in this order is in an array with samples first and channels last."""
-        batch, channel = self.or_else(NATIVE)
+        known: Any = self.or_else(NATIVE)
+        batch, channel = known
         if axis in (batch, channel):
             return 0 if axis == batch else -1
         if axis < 0 and (batch < 0 or channel >= 0):
@@ -50,7 +51,7 @@ class Order(NamedTuple):
         return axis + 1 - (0 <= batch < axis) - (0 <= channel < axis)
 
 
-NATIVE = Order(0, -1)
+ANY, NATIVE = Order(), Order(0, -1)
 Orders = Any
 """An `Order`, or a tuple with one entry for each of several branches."""
 

@@ -17,12 +17,10 @@ import jax.numpy as jnp
 from ntk_equiv._check import refusal
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array, select
-from ntk_equiv.nt._axes import NATIVE, Order, Orders, first_said, shape_from_native, shape_to_native, to_native
+from ntk_equiv.nt._axes import ANY, NATIVE, Order, Orders, first_said, shape_from_native, shape_to_native, to_native
 from ntk_equiv.stax import (
     ALL_POSITIONS,
     EQUAL_POSITIONS,
-    Chain,
-    FanInConcat,
     Graph,
     KernelFn,
     MaskedArray,
@@ -31,6 +29,7 @@ from ntk_equiv.stax import (
     Requirements,
     Rule,
     SampleState,
+    Serial,
     Signal,
     frozen_pytree,
     propagate,
@@ -139,6 +138,7 @@ class Kernel:
             changes["shape" + side] = tuple(len(values) if i == self.batch_axis else n for i, n in enumerate(shape))
         return self.replace(**changes)
 
+
 @frozen_pytree
 class KernelStep(Rule):
     """A layer that is known as a function of `Kernel` objects only, such as one of your own.
@@ -180,8 +180,8 @@ class AnalyticKernelFn(KernelFn):
         Kernel(ntk=Array([[9.]], dtype=float64), cov1=Array([9.], dtype=float64))
     """
 
-    into: Orders = static(default=Order())
-    out: Orders = static(default=Order())
+    into: Orders = dataclasses.field(default=ANY, metadata={"static": True})
+    out: Orders = dataclasses.field(default=ANY, metadata={"static": True})
     joined: int | None = static(default=None)
     name: str = static(default="serial")
 
@@ -218,7 +218,7 @@ class AnalyticKernelFn(KernelFn):
         else:
             kernels = _kernels_of(signal_of(x1, x2, **known), x1_is_x2=x2 is None, is_input=True)
             if full_batch:
-                kernels = _map_kernels(lambda k, *sides: _with_full_batch(k, *sides, known), kernels, x1, x2)
+                kernels = _map_kernels(lambda k, a, b: _with_full_batch(k, a, b, known), kernels, x1, x2)
             if stepwise and get is not None and "ntk" not in names:
                 kernels = _map_kernels(lambda k: k.replace(ntk=None), kernels)
         wanted = EQUAL_POSITIONS if kwargs.get("diagonal_spatial") else ALL_POSITIONS
@@ -257,7 +257,7 @@ def _map_kernels(function: Callable, kernels: Any, *others: Any) -> Any:
 
 def _steps(rule: Rule) -> list[KernelStep]:
     """Return all layers of a network that are functions of `Kernel` objects."""
-    if isinstance(rule, Chain | Parallel):
+    if isinstance(rule, Serial | Parallel):
         return [step for each in rule.rules for step in _steps(each)]
     return [rule] if isinstance(rule, KernelStep) else []
 
@@ -268,11 +268,12 @@ def _continue(rule: Rule, kernels: Any, wanted: Requirements, kwargs: dict[str, 
         return rule.function(kernels, **kwargs)
     if not _steps(rule):
         return run(rule, kernels, wanted)
+    several: Any = rule
     if isinstance(rule, Parallel):
-        pairs = zip(rule.rules, kernels, strict=True)
+        pairs = zip(several.rules, kernels, strict=True)
         return [_continue(each, own, wanted, kwargs) for each, own in pairs]
-    for stepwise, rules in itertools.groupby(rule.rules, lambda each: bool(_steps(each))):
-        for each in rules if stepwise else [Chain(tuple(rules))]:
+    for stepwise, rules in itertools.groupby(several.rules, lambda each: bool(_steps(each))):
+        for each in rules if stepwise else [Serial(tuple(rules))]:
             kernels = _continue(each, kernels, ALL_POSITIONS, kwargs)
     return kernels
 
@@ -324,8 +325,8 @@ def _kernels_of(signal: Signal, *, x1_is_x2: Any, one_batch: bool | None = None,
     one_batch = bool(x1_is_x2) if one_batch is None else one_batch
     if isinstance(left, tuple):
         branches: Any = signal
-        several = zip(*branches, strict=True)
-        return [_kernels_of(Signal(*each), x1_is_x2=x1_is_x2, one_batch=one_batch, is_input=is_input) for each in several]
+        same = {"x1_is_x2": x1_is_x2, "one_batch": one_batch, "is_input": is_input}
+        return [_kernels_of(Signal(*each), **same) for each in zip(*branches, strict=True)]
     ntk = jnp.zeros_like(pairs.nngp) if pairs.ntk is None and pairs.with_ntk else pairs.ntk
     return Kernel(
         pairs.nngp,

@@ -35,6 +35,8 @@ class Bool(enum.IntEnum):
 class Diagonal:
     """Whether a layer may be given, and returns, kernels of equal positions only. All positions are kept in any case.
 
+    `a >> b` is what a layer `a` followed by `b` needs, `a & b` what both side by side need.
+
     Example:
         >>> from ntk_equiv.nt import stax
         >>> stax.Diagonal(input=stax.Bool.NO).output.name
@@ -43,6 +45,21 @@ class Diagonal:
 
     input: Bool = Bool.YES
     output: Bool = Bool.NO
+
+    def __rshift__(self, other: "Diagonal") -> "Diagonal":
+        if self.output == Bool.YES:
+            return self
+        if self.output == Bool.MAYBE and other.input != Bool.NO:
+            return Diagonal(self.input, other.output)
+        if self.output == Bool.NO and other.input != Bool.YES:
+            return Diagonal(Bool.NO, other.output)
+        return Diagonal(min(self.input, other.input), other.output)
+
+    def __lshift__(self, other: "Diagonal") -> "Diagonal":
+        return other >> self
+
+    def __and__(self, other: "Diagonal") -> "Diagonal":
+        return Diagonal(min(self.input, other.input), min(self.output, other.output))
 
 
 def requires(**static_reqs: Any) -> Callable[[Callable], Callable]:

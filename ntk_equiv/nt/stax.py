@@ -18,7 +18,17 @@ import jax.numpy as jnp
 from ntk_equiv import stax as _native
 from ntk_equiv._check import refusal, whole_number
 from ntk_equiv.nt import _samples
-from ntk_equiv.nt._axes import NATIVE, Order, Orders, first_said, from_native, shape_from_native, shape_to_native, to_native
+from ntk_equiv.nt._axes import (
+    ANY,
+    NATIVE,
+    Order,
+    Orders,
+    first_said,
+    from_native,
+    shape_from_native,
+    shape_to_native,
+    to_native,
+)
 from ntk_equiv.nt._kernel import KEYWORDS, AnalyticKernelFn
 from ntk_equiv.nt._own_layers import Bool as Bool
 from ntk_equiv.nt._own_layers import Diagonal as Diagonal
@@ -41,12 +51,12 @@ def serial(*layers: Any) -> Network:
     """
     listed = [triple(each) for each in layers]
     kernels = [each.kernel_fn for each in listed]
-    into: Any = functools.reduce(first_said, [k.into for k in kernels], Order())
+    into: Any = functools.reduce(first_said, [k.into for k in kernels], ANY)
     out, rules = into, []
     for k in kernels:
         rules.append(_rule_at(k, out))
         out = k.order_after(out)
-    kernel_fn = AnalyticKernelFn(_native.Chain(_native.unnest(tuple(rules))), into=into, out=out)
+    kernel_fn = AnalyticKernelFn(_native.Serial(_native.unnest(tuple(rules))), into=into, out=out)
     made = _native.serial(*listed)
     return _named("serial", made.init_fn, made.apply_fn, kernel_fn)
 
@@ -111,7 +121,7 @@ def _rule_at(kernel_fn: AnalyticKernelFn, order: Orders) -> Any:
     """Return the rule of a layer for inputs whose axes are in that order."""
     if kernel_fn.joined is None:
         return kernel_fn.rule
-    axis = first_said(Order(), order).native_axis(kernel_fn.joined)
+    axis = first_said(ANY, order).native_axis(kernel_fn.joined)
     return _samples.JOIN if axis == 0 else _native.FanInConcat(axis).kernel_fn.rule
 
 
@@ -124,6 +134,8 @@ def _wrap(make: Callable[..., Any]) -> Callable[..., Any]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
+        if name == "ExpNormalized":  # A truth value counts as a number there.
+            args, kwargs = (), given | {"shift": given["shift"] + 0}
         if given.get("dimension_numbers") is not None and name.startswith("Conv"):
             return _convolution(make, **given)
         if "batch_axis" in given:
@@ -153,6 +165,8 @@ def _with_axes(make: Callable[..., Any], given: dict[str, Any]) -> Network:
     elif name == "Index" and not _chooses_positions(settings["idx"], into):
         choose = lambda x: x[settings["idx"]]  # noqa: E731
         return _of_samples(name, choose, choose, into, _samples.index(settings["idx"], into))
+    elif name == "DotGeneral" and jnp.ndim(constant := _constant(settings)):
+        return _dot_general(constant, settings["lhs"] is not None, settings["dimension_numbers"], into)
     elif name == "ImageResize":
         shape = tuple(settings["shape"])
         if shape[into.places(len(shape))[0]] != -1:
@@ -169,6 +183,36 @@ def _with_axes(make: Callable[..., Any], given: dict[str, Any]) -> Network:
     aggregation = make(**settings)
     rule = dataclasses.replace(aggregation.kernel_fn.rule, optional=True)
     return _between(_native.network(aggregation.init_fn, _optional(aggregation.apply_fn), rule), name, into, out)
+
+
+def _constant(settings: dict[str, Any]) -> Any:
+    """Return the constant factor of `DotGeneral`, a number where there is none or one too many."""
+    given = [settings[side] for side in ("lhs", "rhs") if settings[side] is not None]
+    return jnp.asarray(given[0]) if len(given) == 1 else 1.0
+
+
+def _dot_general(constant: Any, first: bool, dimension_numbers: Any, into: Order) -> Network:
+    """Return the product with a constant array, whose own axes become positions of the outputs."""
+    side = 1 if first else 0
+    (contracted, batched), (theirs, beside) = ([tuple(pair[i]) for pair in dimension_numbers] for i in (side, 1 - side))
+    used, free = (*contracted, *batched), constant.ndim - len(contracted) - len(batched)
+    order: Any = into.or_else(NATIVE)
+    if any(axis < 0 or axis in order for axis in used):
+        fix = "Contract spatial axes, counted from the front."
+        got = dimension_numbers
+        raise refusal("dimension_numbers", expected="neither of samples nor of channels", got=got, fix=fix)
+    positions = ([into.native_axis(axis) - 1 for axis in axes] for axes in (contracted, batched))
+    pairs = zip(positions, (theirs, beside), strict=True)
+    numbers = tuple((own_last, tuple(own)) if first else (tuple(own), own_last) for own, own_last in pairs)
+
+    def place(axis: int) -> int:
+        """Return where an axis of the samples is in the product: behind shared axes, and those of a first factor."""
+        if axis < 0:
+            return axis if first else axis - free
+        return axis + len(batched) - sum(each < axis for each in used) + (free if first else 0)
+
+    layer = _native.Product(constant, numbers, first).layer()
+    return _between(layer, "DotGeneral", into, Order(*map(place, order)))
 
 
 def _chooses_positions(idx: Any, into: Order) -> bool:
@@ -259,7 +303,7 @@ def _wherever(layer: Network, name: str, copies: int | None) -> Network:
         mask = functools.reduce(jnp.logical_and, masks)
         return MaskedArray(jnp.where(mask, 0, y), mask)
 
-    out = Order() if copies is None else (Order(),) * copies
+    out = ANY if copies is None else (ANY,) * copies
     return _named(name, layer.init_fn, apply_fn, AnalyticKernelFn(layer.kernel_fn.rule, out=out))
 
 
@@ -281,7 +325,7 @@ def _convolution(make: Callable[..., Any], dimension_numbers: Any, **settings: A
     def apply(params: Any, x: Any, **kwargs: Any) -> Any:
         return parts[2].apply_fn((), layer.apply_fn(params, parts[0].apply_fn((), x), **kwargs))
 
-    rule = _native.Chain(tuple(part.kernel_fn.rule for part in parts))
+    rule = _native.Serial(tuple(part.kernel_fn.rule for part in parts))
     into, out = (Order(spec.index("N"), spec.index("C")) for spec in (lhs, result))
     return _between(Network(init, apply, _native.KernelFn(rule)), make.__name__, into, out)
 

@@ -49,7 +49,7 @@ from ntk_equiv.stax._combinators import unnest as unnest
 
 # For the parts above this one, not for users.
 from ntk_equiv.stax._composition import Parallel as Parallel
-from ntk_equiv.stax._composition import Serial as Chain  # noqa: F401
+from ntk_equiv.stax._composition import Serial as Serial
 from ntk_equiv.stax._continuation import ALL_POSITIONS as ALL_POSITIONS
 from ntk_equiv.stax._continuation import EQUAL_POSITIONS as EQUAL_POSITIONS
 from ntk_equiv.stax._continuation import Signal as Signal
@@ -62,6 +62,7 @@ from ntk_equiv.stax._dropout import Dropout
 from ntk_equiv.stax._elementwise import Elementwise, ElementwiseNumerical, Softplus, Tanh
 from ntk_equiv.stax._group_conv import GroupConv, GroupPool, LiftingConv
 from ntk_equiv.stax._inputs import Graph, MaskedArray
+from ntk_equiv.stax._inputs import with_mask as with_mask
 from ntk_equiv.stax._inputs import with_own_adjacency as with_own_adjacency
 from ntk_equiv.stax._kernel_fn import KernelFn
 from ntk_equiv.stax._layer_norm import LayerNorm
@@ -69,10 +70,10 @@ from ntk_equiv.stax._network import Network, unmask_fn
 from ntk_equiv.stax._network import network as network
 from ntk_equiv.stax._polynomial import Hermite, Monomial, Polynomial
 from ntk_equiv.stax._position_maps import DotGeneral, ImageResize, Index, Slice
+from ntk_equiv.stax._position_maps import Product as Product
 from ntk_equiv.stax._position_maps import permute_positions as permute_positions
 from ntk_equiv.stax._rectified import ABRelu, Abs, LeakyRelu, RectifiedMonomial, Relu, Sign
 from ntk_equiv.stax._rectified import PiecewiseLinear as PiecewiseLinear
-from ntk_equiv.stax._inputs import with_mask as with_mask
 from ntk_equiv.stax._rule import Certificate
 from ntk_equiv.stax._rule import Rule as Rule
 from ntk_equiv.stax._smooth import Cos, Erf, Exp, ExpNormalized, Gabor, Gaussian, Gelu, Rbf, Sigmoid_like, Sin

@@ -159,7 +159,7 @@ def _places_of_edges(edges: Array, grid: tuple[int, ...]) -> tuple[Array, list[l
     if edges.ndim != 4 or edges.shape[2:] != (len(grid), 2):
         fix = "Give each edge the places of its two nodes along each axis of nodes."
         raise refusal("pattern", expected=f"[n, edges, {len(grid)}, 2]", got=f"shape {edges.shape}", fix=fix)
-    extents = jnp.asarray(grid, edges.dtype)[:, None]
+    extents = jnp.asarray(grid, edges.dtype).reshape(1, 1, -1, 1)
     outside = jnp.any((edges < 0) | (edges >= extents), (2, 3))
     count = edges.shape[0]
     samples = jnp.broadcast_to(jnp.arange(count)[:, None], edges.shape[:2])

@@ -8,8 +8,10 @@ Whoever does not know what comes next has to keep everything, so this is slower 
 where later layers say what they need.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from ntk_equiv._typing import Inputs
@@ -67,6 +69,7 @@ def signal_of(x1: Any, x2: Any = None, *, pattern: Any = None, mask_constant: An
     return Signal(left, right, PairState(nngp, None, None, full=left.full, with_ntk=True))
 
 
+@partial(jax.jit, static_argnames="wanted")
 def propagate(rule: Rule, signal: Signal, wanted: Requirements = ALL_POSITIONS) -> Signal:
     """Return the signal behind a network."""
     required = rule.requirements_for(wanted)

@@ -93,7 +93,7 @@ class Parameterization:
         y = product / self.s[0] ** 0.5 if self.standard else in_precision(W_std, product) / fan_in**0.5 * product
         if b is None:
             return y
-        b = b.reshape((1,) * (y.ndim - 1) + y.shape[-1:])
+        b = jnp.broadcast_to(b.reshape(-1), y.shape[-1:]).reshape((1,) * (y.ndim - 1) + y.shape[-1:])
         return y + b if self.standard else y + in_precision(b_std, b) * b
 
 
@@ -106,11 +106,12 @@ def check_weights(params: Any, x: Array) -> tuple[Array, Array | None]:
         fix = "Pass what `init_fn` of the same network returned as its second value, then the inputs."
         raise refusal("params", expected="weights and biases", got=type(params).__name__, fix=fix)
     W, b = params
+    b = None if b is None else jnp.asarray(b)
     if x.ndim == 0 or x.shape[-1] != W.shape[-2]:
         fix = "The last axis counts the features, as in the shape that `init_fn` was given."
         raise refusal("x", expected=f"inputs of {W.shape[-2]} features", got=f"shape {x.shape}", fix=fix)
-    # Other libraries, such as neural-tangents, keep axes of length one in front.
-    if b is not None and b.shape != (1,) * (b.ndim - 1) + W.shape[-1:]:
+    # Other libraries, such as neural-tangents, keep axes of length one in front, or have one number for all outputs.
+    if b is not None and b.ndim and b.shape != (1,) * (b.ndim - 1) + W.shape[-1:]:
         fix = "Pass what `init_fn` of the same network returned as its second value, then the inputs."
         raise refusal("params", expected=f"biases of {W.shape[-1]} outputs", got=f"shape {b.shape}", fix=fix)
     return W, b

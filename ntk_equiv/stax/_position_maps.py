@@ -59,10 +59,11 @@ class PositionMap(Linear):
         return seen == 0
 
     def is_full_after(self, state: PairState) -> bool:
-        return state.full and bool(self.grid_after(state.nngp.shape[state.batch_axes :: 2]))
+        together = state.full or state.nngp.ndim == state.batch_axes
+        return together and bool(self.grid_after(state.nngp.shape[state.batch_axes :: 2]))
 
     def mix_positions(self, k: Array, state: PairState, left: Memo, right: Memo) -> Array:
-        if not state.full:
+        if not state.full and k.ndim > state.batch_axes:
             return self.move_each(k, state.batch_axes)
         grid = k.shape[state.batch_axes :: 2]
         after = self.grid_after(grid)

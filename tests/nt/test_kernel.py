@@ -60,8 +60,9 @@ def test_kernels_pass_through_jit_and_are_replaced():
     assert_close(CONV[2](kernel.replace(ntk=0 * kernel.ntk), get="nngp"), CONV[2](kernel, get="nngp"))
     assert kernel.asdict()["shape1"] == (2, 3, 3, 8)
     assert CONV[2](x, None, None, diagonal_spatial=True).nngp.shape == (2, 2, 3, 3)
-    with pytest.raises(ValueError, match="diagonal_batch"):
-        CONV[2](x, diagonal_batch=False)
+    full = CONV[2](x, images(1, 3), diagonal_batch=False)
+    assert_close(full.cov1, CONV[2](x, None, "nngp"))
+    assert_close(CONV[2](full).cov2, stax.serial(CONV, CONV)[2](images(1, 3), None, "nngp"))
 
 
 def test_masks_are_continued():

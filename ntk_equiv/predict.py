@@ -1,4 +1,9 @@
-"""Training with kernel matrices, as in `neural_tangents.predict`.
+"""Training with kernel matrices that are given, from wherever they come: names and arguments are neural-tangents'.
+
+    f_t = f_0 + Θ(·, X) φ_t(Θ) (y − f_0)        `gradient_descent_mse`, one network
+    mean and covariance of such networks        `gradient_descent_mse_ensemble`, from a kernel function
+    f'  = −η Θ(·, X) ∇L(f(X))                   `gradient_descent`, any loss
+    posteriors of NNGP, NTK and NTKGP           `gp_inference`
 
 The loss is ½ of the mean over all entries of y, and time is `learning_rate · t`. Kernels lack the axes of y that are
 `trace_axes`, and have every other one twice, side by side. Singular matrices are fine: what they cannot fit is left
@@ -18,10 +23,9 @@ import numpy as np
 
 from ntk_equiv import filters
 from ntk_equiv._check import is_concrete, one_of, refusal
-from ntk_equiv._positions import apart, joint
+from ntk_equiv._positions import apart, canonical_axes, joint
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import Array
-from ntk_equiv.empirical import canonical_axes
 from ntk_equiv.infinite import KernelMatrix, follow_loss, follow_loss_with_momentum, follow_to_the_end
 
 __all__ = [
@@ -39,7 +43,7 @@ class Gaussian(NamedTuple):
     """Mean and covariance of predictions.
 
     Example:
-        >>> from ntk_equiv.nt import predict
+        >>> from ntk_equiv import predict
         >>> predict.Gaussian(1.0, 0.5).covariance
         0.5
     """
@@ -54,7 +58,7 @@ class ODEState:
     """Outputs, and with momentum their velocities q, at one time or at many.
 
     Example:
-        >>> from ntk_equiv.nt import predict
+        >>> from ntk_equiv import predict
         >>> predict.ODEState(fx_train=1.0).qx_train
     """
 
@@ -134,7 +138,7 @@ def gradient_descent_mse(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from ntk_equiv.nt import predict
+        >>> from ntk_equiv import predict
         >>> predict_fn = predict.gradient_descent_mse(2 * jnp.eye(1), jnp.array([[1.0]]))
         >>> print(predict_fn(None, 0.0, 0.0, jnp.array([[1.0]])))
         (Array([[1.]], dtype=float64), Array([[0.5]], dtype=float64))
@@ -188,7 +192,7 @@ def gradient_descent(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from ntk_equiv.nt import predict
+        >>> from ntk_equiv import predict
         >>> square = lambda fx, y: jnp.sum((fx - y) ** 2) / 2
         >>> predict_fn = predict.gradient_descent(square, jnp.eye(1), jnp.array([[1.0]]))
         >>> print(predict_fn(1.0).round(4))      # 1 − 1/e
@@ -288,7 +292,7 @@ def gp_inference(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from ntk_equiv.nt import predict
+        >>> from ntk_equiv import predict
         >>> predict_fn = predict.gp_inference(2 * jnp.eye(1), jnp.array([[1.0]]))
         >>> print(predict_fn("nngp", jnp.array([[1.0]]), jnp.array([[1.0]])))
         Gaussian(mean=Array([[0.5]], dtype=float64), covariance=Array([[0.5]], dtype=float64))
@@ -354,9 +358,9 @@ def gradient_descent_mse_ensemble(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> import ntk_equiv.nt as nt
+        >>> from ntk_equiv import predict, stax
         >>> x, y = jnp.array([[1.0], [2.0]]), jnp.array([[1.0], [2.0]])
-        >>> predict_fn = nt.predict.gradient_descent_mse_ensemble(nt.stax.Dense(1)[2], x, y)
+        >>> predict_fn = predict.gradient_descent_mse_ensemble(stax.Dense(1)[2], x, y)
         >>> print(predict_fn(x_test=jnp.array([[3.0]]), get="ntk"))
         [[3.]]
     """
@@ -422,7 +426,7 @@ def max_learning_rate(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from ntk_equiv.nt import predict
+        >>> from ntk_equiv import predict
         >>> print(predict.max_learning_rate(jnp.eye(2)).round(6))
         4.0
     """
