@@ -108,10 +108,17 @@ def _is_none(axis: Any) -> bool:
 
 
 def _spread_axes(axes: Any, tree: Any) -> Any:
-    """Return an axis for each leaf, counted from the first; lists and tuples of axes may stand for each other."""
-    leaves, structure = jax.tree.flatten(tree)
+    """Return an axis for each leaf, counted from the first; lists and tuples of axes may stand for each other.
+
+    None in the tree has the axis None, or is left out of `axes`.
+    """
+    leaves, structure = jax.tree.flatten(tree, is_leaf=_is_none)
     listed = [axes] * len(leaves) if isinstance(axes, int) else jax.tree.leaves(axes, is_leaf=_is_none)
-    counted = [None if axis is None else axis % len(leaf.shape) for axis, leaf in zip(listed, leaves, strict=True)]
+    if len(listed) < len(leaves):
+        given = iter(listed)
+        listed = [None if leaf is None else next(given) for leaf in leaves]
+    pairs = zip(listed, leaves, strict=True)
+    counted = [None if axis is None or leaf is None else axis % len(leaf.shape) for axis, leaf in pairs]
     return jax.tree.unflatten(structure, counted)
 
 

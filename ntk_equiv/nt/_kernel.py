@@ -202,7 +202,7 @@ class AnalyticKernelFn(KernelFn):
         into = first_said(given, self.into) if isinstance(self.into, Order) else self.into
         order = self.order_after(into)
         names = {"nngp", "ntk"} if get is None else {get.lower()} if isinstance(get, str) else set(map(str.lower, get))
-        simple = not _has_kernels(x1) and not _is_several(x1)
+        simple = not _has_kernels(x1) and not _is_several(x1) and isinstance(order, Order)
         if not _has_kernels(x1):
             x1, x2 = to_native(x1, into), None if x2 is None else to_native(x2, into)
         known = {name: kwargs[name] for name in (KEYWORDS - {"rng", "mode"}) & kwargs.keys()}
@@ -280,7 +280,9 @@ def _continue(rule: Rule, kernels: Any, wanted: Requirements, kwargs: dict[str, 
 
 def run(rule: Rule, kernels: Any, wanted: Requirements = ALL_POSITIONS) -> Any:
     """Return the kernels behind a native network."""
-    first = jax.tree.leaves(kernels, is_leaf=_is_kernel)[0]
+    leaves = jax.tree.leaves(kernels, is_leaf=_is_kernel)
+    first = leaves[0]
+    wanted = EQUAL_POSITIONS if any(k.diagonal_spatial for k in leaves) else wanted
     required: Any = rule.requirements_for(wanted)
     if wanted is EQUAL_POSITIONS and any(r.full_pairs for r in jax.tree.leaves(required)):
         fix = "Leave it out: a layer of this network compares positions."

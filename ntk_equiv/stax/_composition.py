@@ -192,8 +192,10 @@ def samples_through(
     Layers that make branches pass masks on with the states.
     """
     after, memo = layer.per_sample(state, wanted)
+    if layer.makes_branches:
+        return after, memo
     mask = tuple(s.mask for s in state) if isinstance(state, tuple) else state.mask
-    if layer.makes_branches or mask is None or (isinstance(mask, tuple) and None in mask):
+    if mask is None or (isinstance(mask, tuple) and None in mask):
         return after, memo
     mask = layer.mask_after(mask)
     return after.masked(mask), Masked(memo, mask)

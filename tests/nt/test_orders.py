@@ -1,0 +1,219 @@
+"""Networks in any order of axes, layers over samples and layers of one's own agree with neural-tangents."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ntk_equiv.nt as nt
+from ntk_equiv import gram, interop
+from tests.tolerances import assert_close
+
+old = interop.neural_tangents().stax
+stax = nt.stax
+CHANNELS_FIRST = {"batch_axis": 0, "channel_axis": 1}
+SAMPLES_LAST = {"batch_axis": 2, "channel_axis": 0}
+GRID_OF_SENDERS = np.random.default_rng(1).integers(-1, 4, size=(5, 6, 1, 2))
+
+
+def convolutions(s):
+    turned = s.Conv(8, (3, 2), (2, 1), "SAME", 1.2, 0.1, dimension_numbers=("NCHW", "WOIH", "WHNC"))
+    pooled = s.AvgPool((2, 1), (1, 1), "SAME", batch_axis=2, channel_axis=3)
+    return s.serial(turned, s.Relu(), pooled, s.Flatten(batch_axis=2, batch_axis_out=1), s.Dense(1, 1.0, 0.2, 1, 0))
+
+
+def normalized(s):
+    layers = s.Conv(8, (2,), dimension_numbers=("CHN", "IOH", "CHN")), s.LayerNorm((0, 1), **SAMPLES_LAST), s.Relu()
+    return s.serial(*layers, s.GlobalAvgPool(**SAMPLES_LAST), s.Dense(1, 1.5, None, 1, 0))
+
+
+def attentive(s):
+    attention = s.GlobalSelfAttention(8, 8, 8, 8, b_std=0.1, **CHANNELS_FIRST)
+    return s.serial(s.Dense(8, **CHANNELS_FIRST), attention, s.Relu(), s.GlobalAvgPool(**CHANNELS_FIRST))
+
+
+def branches(s):
+    deeper = s.serial(s.Dense(4, **CHANNELS_FIRST), s.Relu(), s.Dense(8, **CHANNELS_FIRST))
+    both = s.parallel(s.Dense(4, 1.3, **CHANNELS_FIRST), deeper)
+    return s.serial(s.FanOut(2), both, s.FanInConcat(1), s.Dense(1, **CHANNELS_FIRST))
+
+
+def two_batches(s):
+    both = s.parallel(s.Dense(4, 1.3, 0.1), s.serial(s.Dense(4), s.Erf(), s.Dense(4)))
+    return s.serial(s.FanOut(2), both, s.FanInConcat(0), s.Relu(), s.Dense(1, 1.0, 0.3))
+
+
+def chosen(s):
+    return s.serial(s.Dense(4, 1.3, 0.1), s.Relu(), s.Index(s.Slice[::2, 1:]), s.GlobalAvgPool(), s.Dense(1))
+
+
+def resized(s):
+    smaller = s.ImageResize((2, -1, -1), "linear")
+    return s.serial(s.Dense(4, 1.3, 0.1), s.Relu(), smaller, s.Dense(4, 1.0, 0.1), s.Relu(), s.Flatten(), s.Dense(1))
+
+
+def over_samples(s):
+    return s.serial(s.Dense(4, 1.3, 0.1), s.LayerNorm((0, 2)), s.Relu(), s.Flatten(), s.Dense(1))
+
+
+def multiplied(s):
+    product = s.DotGeneral(lhs=jnp.arange(12.0).reshape(4, 3) / 10, dimension_numbers=(((0,), (1,)), ((), ())))
+    return s.serial(s.Dense(4, 1.3, 0.1), s.Relu(), product, s.Dense(1, batch_axis=1, channel_axis=2))
+
+
+NETWORKS = {
+    "convolutions": (convolutions, (0, 3, 1, 2)),
+    "normalized": (normalized, (2, 1, 0)),
+    "attention": (attentive, (0, 2, 1)),
+    "branches": (branches, (0, 2, 1)),
+    "joined samples": (two_batches, (0, 1)),
+    "chosen samples": (chosen, (0, 1, 2)),
+    "resized along samples": (resized, (0, 1, 2)),
+    "normalized over samples": (over_samples, (0, 1, 2)),
+    "a constant with axes": (multiplied, (0, 1, 2)),
+}
+
+
+def inputs(axes):
+    """Two batches, of which only the order of axes differs from network to network."""
+    grid, rng = (4, 3)[: len(axes) - 2], np.random.default_rng(0)
+    return [jnp.asarray(rng.normal(size=(n, *grid, 2)).transpose(axes)) for n in (4, 3)]
+
+
+def theirs(call, *args, **kwargs):
+    with jax.numpy_rank_promotion("allow"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return jax.jit(lambda *args: call(*args, **kwargs))(*args)
+
+
+@pytest.mark.parametrize(("build", "axes"), NETWORKS.values(), ids=NETWORKS)
+def test_kernels_agree_with_neural_tangents(build, axes):
+    x1, x2 = inputs(axes)
+    expected = theirs(build(old)[2], x1, x2)
+    expected = expected.reverse() if expected.is_reversed else expected
+    found = build(stax)[2](x1, x2)
+    for name in ("nngp", "ntk"):
+        assert_close(getattr(found, name), getattr(expected, name))
+        assert_close(build(stax)[2](x1, x2, name), getattr(expected, name))
+    assert (found.shape1, found.batch_axis, found.channel_axis) == (
+        expected.shape1,
+        expected.batch_axis,
+        expected.channel_axis,
+    )
+
+
+@pytest.mark.parametrize(("build", "axes"), NETWORKS.values(), ids=NETWORKS)
+def test_finite_networks_agree_with_neural_tangents(build, axes, key):
+    """Weights are our own; only convolutions and attention keep them in another order."""
+    x = inputs(axes)[0]
+    shape, params = build(stax)[0](key, x.shape)
+    y = build(stax)[1](params, x)
+    assert y.shape == shape
+    if build in (convolutions, normalized, attentive):
+        return
+    assert_close(y, theirs(build(old)[1], params, x))
+
+
+def test_convolutions_in_another_order_are_the_same_network(key):
+    x = inputs((0, 1, 2, 3))[0]
+    usual, turned = (
+        stax.Conv(5, (3, 2), (1, 2), "SAME", b_std=0.3, dimension_numbers=numbers)
+        for numbers in (None, ("CWNH", "HWIO", "NHCW"))
+    )
+    params = usual[0](key, x.shape)[1]
+    moved = turned[1](params, jnp.moveaxis(x, (0, 1, 2, 3), (2, 3, 1, 0)))
+    assert_close(jnp.moveaxis(moved, 2, 3), usual[1](params, x))
+
+
+@pytest.mark.parametrize("implementation", ["DENSE", "SPARSE"])
+def test_aggregation_of_edge_lists_is_that_of_matrices(implementation, key):
+    x, edges = jax.random.normal(key, (5, 3, 2)), jnp.asarray(GRID_OF_SENDERS)
+    layers = stax.Dense(4, 1.2, 0.1), stax.Relu()
+    network = stax.serial(*layers, stax.Aggregate(implementation="SPARSE"), stax.Dense(1))
+    matrices = np.zeros((5, 3, 3))
+    for sample, places in enumerate(GRID_OF_SENDERS[:, :, 0]):
+        for sender, receiver in places:
+            if min(sender, receiver) >= 0 and max(sender, receiver) < 3:
+                matrices[sample, sender, receiver] += 1
+    s = stax if implementation == "DENSE" else old
+    expected = s.serial(s.Dense(4, 1.2, 0.1), s.Relu(), s.Aggregate(), s.Dense(1))
+    pattern = jnp.asarray(matrices)
+    dense = theirs(expected[2], x, get="ntk", pattern=(pattern, pattern))
+    assert_close(network[2](x, None, "ntk", pattern=(edges, edges)), dense)
+    params = network[0](key, x.shape)[1]
+    y = jax.jit(lambda p: network[1](params, x, pattern=p))(edges)
+    with jax.numpy_rank_promotion("allow"):
+        assert_close(y, expected[1](params, x, pattern=pattern))
+
+
+def test_samples_without_edges_pass_an_aggregation():
+    x = inputs((0, 1, 2))[0]
+    network = stax.serial(stax.Dense(4), stax.Aggregate(), stax.Relu())
+    assert_close(network[2](x, None, "nngp"), stax.serial(stax.Dense(4), stax.Relu())[2](x, None, "nngp"))
+    assert_close(stax.Aggregate()[1]((), x), x)
+
+
+def squares(s):
+    """A layer of one's own: the square, whose kernels of Gaussian inputs are 2𝒦² + q q' and 4𝒦Θ."""
+
+    @s.layer
+    @s.supports_masking(remask_kernel=True)
+    def Square():
+        @s.requires(diagonal_spatial=s.Diagonal())
+        def kernel_fn(k, **kwargs):
+            q1, q2 = k.cov1[:, None], (k.cov1 if k.cov2 is None else k.cov2)[None]
+            covs = {name: None if c is None else 3 * c**2 for name, c in (("cov1", k.cov1), ("cov2", k.cov2))}
+            ntk = None if k.ntk is None else 4 * k.nngp * k.ntk
+            return k.replace(nngp=2 * k.nngp**2 + q1 * q2, ntk=ntk, is_gaussian=False, **covs)
+
+        return lambda key, shape: (shape, ()), lambda params, x, mask=None, **kwargs: x**2, kernel_fn
+
+    return s.serial(s.Dense(4, 1.2, 0.1), Square(), s.Dense(4), s.Relu(), s.Dense(1))
+
+
+def test_a_layer_of_ones_own(key):
+    x1, x2 = inputs((0, 1))
+    ours = squares(stax)
+    square = stax.Polynomial([0.0, 0.0, 1.0])
+    known = stax.serial(stax.Dense(4, 1.2, 0.1), square, stax.Dense(4), stax.Relu(), stax.Dense(1))
+    for other in (None, x2):
+        expected = theirs(squares(old)[2], x1, other)
+        for name in ("nngp", "ntk"):
+            assert_close(ours[2](x1, other, name), getattr(expected, name))
+            assert_close(known[2](x1, other, name), getattr(expected, name))
+    params = ours[0](key, x1.shape)[1]
+    assert_close(ours[1](params, x1), known[1](params, x1))
+    with pytest.raises(ValueError, match="layers of your own"):
+        gram(ours[2], x1)
+
+
+def test_several_inputs_and_outputs():
+    x1, x2 = inputs((0, 1))
+    inner = stax.serial(stax.FanOut(2), stax.parallel(stax.Dense(2), stax.Identity()))
+    network = stax.parallel(stax.Dense(1, 1.5), inner)
+    left, right = network[2]((x1, x1), (x2, x2), "nngp")
+    assert_close(left, stax.Dense(1, 1.5)[2](x1, x2, "nngp"))
+    assert_close(right[1], stax.Identity()[2](x1, x2, "nngp"))
+    twice = stax.serial(stax.FanOut(2), stax.parallel(stax.Dense(1), stax.Dense(1, 2.0)))[2](x1, x2, "ntk")
+    assert_close(twice[1], 4 * twice[0])
+
+
+def test_masks_in_another_order():
+    x = inputs((0, 1, 2))[0].at[0, 2:].set(-7.0)
+
+    def network(**order):
+        layers = stax.Relu(), stax.LayerNorm(order.get("channel_axis", -1), **order), stax.Dropout(0.8)
+        return stax.serial(
+            stax.Dense(8, 1.2, 0.1, **order), layers[1], layers[0], layers[2], stax.GlobalAvgPool(**order)
+        )
+
+    expected = network()[2](x, None, "ntk", mask_constant=-7.0)
+    moved = jnp.moveaxis(x, (0, 2), (2, 0))
+    assert_close(network(**SAMPLES_LAST)[2](moved, None, "ntk", mask_constant=-7.0), expected)
+    params = network()[0](jax.random.key(0), x.shape)[1]
+    y = network()[1](params, x, mask_constant=-7.0, mode="test")
+    turned = network(**SAMPLES_LAST)[1](params, moved, mask_constant=-7.0, mode="test")
+    assert_close(turned.masked_value.T, y.masked_value)
+    np.testing.assert_array_equal(turned.mask.T, y.mask)
