@@ -154,11 +154,13 @@ class KernelStep(Rule):
     function: Callable = static()
     full_batch: bool = static(default=False)
 
-    def per_pair(self, state: Any, left: Any, right: Any, wanted: Any) -> Any:
+    def per_sample(self, state: Any, wanted: Any) -> Any:
         fix = "Call `kernel_fn(x1, x2, get)` itself, or `nt.batch` of it."
-        raise refusal("kernel_fn", expected="that of native layers", got="one with layers of your own", fix=fix)
+        got = "one with layers of your own, or with layers that mix samples"
+        raise refusal("kernel_fn", expected="that of native layers", got=got, fix=fix)
 
-    per_sample = per_pair  # type: ignore[assignment]
+    def per_pair(self, state: Any, left: Any, right: Any, wanted: Any) -> Any:
+        return self.per_sample(state, wanted)
 
 
 @dataclass_pytree

@@ -127,25 +127,28 @@ def test_convolutions_in_another_order_are_the_same_network(key):
     assert_close(jnp.moveaxis(moved, 2, 3), usual[1](params, x))
 
 
-@pytest.mark.parametrize("implementation", ["DENSE", "SPARSE"])
-def test_aggregation_of_edge_lists_is_that_of_matrices(implementation, key):
-    x, edges = jax.random.normal(key, (5, 3, 2)), jnp.asarray(GRID_OF_SENDERS)
-    layers = stax.Dense(4, 1.2, 0.1), stax.Relu()
-    network = stax.serial(*layers, stax.Aggregate(implementation="SPARSE"), stax.Dense(1))
+def test_aggregation_of_edge_lists_is_that_of_matrices(key):
+    x1, x2 = jax.random.normal(key, (2, 5, 3, 2))
+    edges = jnp.asarray(GRID_OF_SENDERS)
     matrices = np.zeros((5, 3, 3))
     for sample, places in enumerate(GRID_OF_SENDERS[:, :, 0]):
         for sender, receiver in places:
             if min(sender, receiver) >= 0 and max(sender, receiver) < 3:
                 matrices[sample, sender, receiver] += 1
-    s = stax if implementation == "DENSE" else old
-    expected = s.serial(s.Dense(4, 1.2, 0.1), s.Relu(), s.Aggregate(), s.Dense(1))
     pattern = jnp.asarray(matrices)
-    dense = theirs(expected[2], x, get="ntk", pattern=(pattern, pattern))
-    assert_close(network[2](x, None, "ntk", pattern=(edges, edges)), dense)
-    params = network[0](key, x.shape)[1]
-    y = jax.jit(lambda p: network[1](params, x, pattern=p))(edges)
-    with jax.numpy_rank_promotion("allow"):
-        assert_close(y, expected[1](params, x, pattern=pattern))
+
+    def network(s, **settings):
+        return s.serial(s.Dense(4, 1.2, 0.1), s.Relu(), s.Aggregate(**settings), s.Dense(1))
+
+    init_fn, apply_fn, kernel_fn = network(stax, implementation="SPARSE")
+    expected = theirs(network(old)[2], x1, x2, get="ntk", pattern=(pattern, pattern))
+    assert_close(kernel_fn(x1, x2, "ntk", pattern=(edges, edges)), expected)
+    assert_close(network(stax)[2](x1, x2, "ntk", pattern=(pattern, pattern)), expected)
+    params = init_fn(key, x1.shape)[1]
+    y = jax.jit(lambda p: apply_fn(params, x1, pattern=p))(edges)
+    assert_close(y, theirs(network(old)[1], params, x1, pattern=pattern))
+    with pytest.raises(ValueError, match="pattern"):
+        kernel_fn(x1, None, "ntk", pattern=(edges[:, 0], None))
 
 
 def test_samples_without_edges_pass_an_aggregation():
