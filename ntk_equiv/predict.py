@@ -59,7 +59,8 @@ class ODEState:
 
     Example:
         >>> from ntk_equiv import predict
-        >>> predict.ODEState(fx_train=1.0).qx_train
+        >>> predict.ODEState(fx_train=1.0).fx_train
+        1.0
     """
 
     fx_train: Any = None
