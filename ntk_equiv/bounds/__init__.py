@@ -10,6 +10,7 @@ Finite ensembles. The mean of M members scatters about the infinite ensemble wit
 The equivariance error of M members has a law of its own, known without training any:
 
     `orbit_deviation`, an `OrbitDeviation`      expectation, probabilities, quantiles, and the members needed
+    `SampledOrbitDeviation`                     the same for other losses, from members drawn
     `expected_osp`                              for how much of the orbit the predicted class stays the same
 
 Class probabilities of M members, before training any:
@@ -70,7 +71,8 @@ from ntk_equiv.bounds._members import (
     min_ensemble_size,
 )
 from ntk_equiv.bounds._modulus import kernel_modulus as kernel_modulus
-from ntk_equiv.bounds._orbit_deviation import OrbitDeviation, expected_osp, orbit_deviation
+from ntk_equiv.bounds._orbit_deviation import expected_osp, orbit_deviation
+from ntk_equiv.bounds._orbit_law import OrbitDeviation, SampledOrbitDeviation
 from ntk_equiv.bounds._results import Enclosure, Sampled
 from ntk_equiv.bounds._simultaneous import (
     required_members,
@@ -93,6 +95,7 @@ __all__ = [
     "OrbitDeviation",
     "RandomAugmentation",
     "Sampled",
+    "SampledOrbitDeviation",
     "WidthEstimate",
     "certified_continuous_deviation",
     "continuous_group_bound",

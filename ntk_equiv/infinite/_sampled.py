@@ -25,9 +25,9 @@ from jaxtyping import Float
 
 from ntk_equiv import filters
 from ntk_equiv._check import boolean, describe, function, is_number, one_of, positive_integer, random_key, refusal
-from ntk_equiv._gram import check_samples, kernel_function, split_kernel
+from ntk_equiv._gram import kernel_function, split_kernel
 from ntk_equiv._losses import LossFn
-from ntk_equiv._typing import Inputs, KernelFunction, Scalar
+from ntk_equiv._typing import Inputs, KernelFunction, Scalar, SplitKernel
 from ntk_equiv.infinite._blocks import irreps_of
 from ntk_equiv.infinite._cost import choose_solver, solver_reason
 from ntk_equiv.infinite._loss_problem import (
@@ -47,9 +47,7 @@ from ntk_equiv.infinite._loss_training import (
     follow_momentum_flow,
 )
 from ntk_equiv.infinite._symmetry import choose_training_set
-from ntk_equiv.infinite._training_set import TrainingSet
-from ntk_equiv.orbits import AugmentedSet
-from ntk_equiv.reps import Representation
+from ntk_equiv.infinite._training_set import EnsembleOnData, TrainingSet
 from ntk_equiv.solvers import Eigh, Lanczos, Solver, check_solver, positive_root
 
 # The error of outputs under gradient flow that is allowed unless given, and the part of it for a single step.
@@ -63,7 +61,7 @@ CLOSE, FLAT = {"float64": 1e-10, "float32": 1e-4}, {"float64": 1e-8, "float32": 
 
 
 @dataclasses.dataclass(frozen=True, eq=False, init=False, repr=False)
-class SampledEnsemble:
+class SampledEnsemble(EnsembleOnData):
     """The infinite ensemble trained with any loss: members drawn from its law, at any time, at any samples.
 
     Each member follows f_t(x) = f_0(x) + Θ(x, X) a_t with a' = −η ∇L(f_t(X)), up to the tolerance. The Gram matrix is
@@ -79,6 +77,8 @@ class SampledEnsemble:
         members: how many members were drawn.
         key: the random key with which they were drawn.
         whole_orbits: whether each member counts together with those that the group moves it to.
+        method: "dense" or "reduced".
+        reason: why this method.
         drawing_error: what the solver changes in the law of members before training; nothing if it decomposes.
 
     Example:
@@ -170,9 +170,8 @@ class SampledEnsemble:
         chosen = _check_solver(solver)
         labels = prepare_labels(train, loss, outputs, label_smoothing)
         data = choose_training_set(method, kernel, labels.with_outputs(train))
-        if boolean(whole_orbits, "whole_orbits") and data.group is None:
-            fix = "Pass `augment(x, y, rep_x)` with a network that respects the action."
-            raise refusal("whole_orbits", expected="False without a group", got=True, fix=fix)
+        if boolean(whole_orbits, "whole_orbits"):
+            _check_orbits(data, "whole_orbits")
         tolerance = _check_tolerance(rtol, atol, data.y.dtype)
         if isinstance(solver, str):
             numbers = range(len(irreps_of(data.group)))
@@ -202,30 +201,15 @@ class SampledEnsemble:
         return f"<infinite ensemble of {self.members} drawn members on {self._data.size} samples, {how}, {self.filter}>"
 
     @property
-    def method(self) -> str:
-        """Whether the computation is "reduced" by the group, or "dense"."""
-        return self._data.method
-
-    @property
-    def reason(self) -> str:
-        """Why this method is used."""
-        return self._data.reason
-
-    @property
     def solver_reason(self) -> str:
         """Why this solver is used."""
         numbers = range(len(irreps_of(self._data.group)))
         return solver_reason(self._data, numbers, filters.gradient_flow(), self.solver, matrices=MATRICES_KEPT)
 
     @property
-    def rep_x(self) -> Representation | None:
-        """How the group that augments acts on samples; None for plain data."""
-        return self.train.rep_x if isinstance(self.train, AugmentedSet) else None
-
-    @property
-    def rep_y(self) -> Representation | None:
-        """How it acts on outputs; None for plain data."""
-        return self.train.rep_y if isinstance(self.train, AugmentedSet) else None
+    def channels(self) -> int:
+        """How many outputs a member has."""
+        return self._training.outputs
 
     # What it predicts
 
@@ -366,21 +350,26 @@ class SampledEnsemble:
         other._draw(random_key(key), positive_integer(members, "members"))
         return other
 
-    def check_samples(self, x: Inputs, argument: str = "x") -> Inputs:
-        """Return test samples as the kernel takes them; refuse what is unlike the samples of training."""
-        x = check_samples(self._kernels.kernel, x, argument)
-        shapes, known = ([leaf.shape[1:] for leaf in jax.tree.leaves(tree)] for tree in (x, self._data.x))
-        if shapes != known:
-            expected = f"samples like those of training, [m, {', '.join(map(str, known[0]))}]"
-            fix = "Test samples have the features and positions of the training samples."
-            raise refusal(argument, expected=expected, got=f"[m, {', '.join(map(str, shapes[0]))}]", fix=fix)
-        return x
+    def over_orbits(self) -> "SampledEnsemble":
+        """Return the same members, each of which counts together with those that the group moves it to.
+
+        Nothing is computed again. `mean` and `contributions` change, and `outputs` do not.
+
+        Raises:
+            ValueError: the computation is not reduced by a group.
+        """
+        _check_orbits(self._data, "train")
+        return self._copy(whole_orbits=True)
 
     # How it is made
 
     @property
     def _data(self) -> TrainingSet:
         return self._kernels.data
+
+    @property
+    def _kernel(self) -> SplitKernel:
+        return self._kernels.kernel
 
     def _fill(self, **values: Any) -> None:
         for name, value in values.items():
@@ -490,6 +479,12 @@ def _average_over_group(data: TrainingSet, values: jax.Array) -> jax.Array:
     assert data.rep_y is not None
     back = jnp.stack([data.rep_y(int(data.group.inverse[g]), values[g]) for g in range(data.order)])
     return data.rep_y.orbit(jnp.mean(back, axis=0))
+
+
+def _check_orbits(data: TrainingSet, argument: str) -> None:
+    if data.group is None:
+        fix = "Pass `augment(x, y, rep_x)` with a network that respects the action."
+        raise refusal(argument, expected="reduced by a group, to count whole orbits", got=data.method, fix=fix)
 
 
 def _check_filter(filter: filters.Filter | None) -> filters.Filter:
