@@ -45,7 +45,7 @@ from ntk_equiv._check import positive_integer, random_key, refusal
 from ntk_equiv.bounds._checks import Numbers, single_deviation, single_members, single_probability
 from ntk_equiv.bounds._gaussian import covariance_root, split_draws
 from ntk_equiv.bounds._members import round_up_sampled
-from ntk_equiv.bounds._results import Sampled
+from ntk_equiv.bounds._results import Sampled, jackknife_error
 
 # Steps of ln s. The integrand is analytic and bounded within |Im ln s| < π/2, and falls as e^{−|ln s|/2}.
 LOG_S = np.arange(-76.0, 76.25, 0.25)
@@ -301,7 +301,7 @@ class SampledOrbitDeviation(OrbitDeviation):
             kept = np.delete(np.arange(len(self.outputs)), block)
             law = self.from_members(self.outputs[kept], self.contributions[kept], self.actions, self.readout)
             others.append(law.expected(members))
-        return np.sqrt((len(blocks) - 1) * np.var(others, axis=0))
+        return jackknife_error(others)
 
     @property
     def bias_error(self) -> Float[np.ndarray, "n elements outputs"]:

@@ -42,6 +42,7 @@ from ntk_equiv.infinite._loss_training import (
     LossTraining,
     Tolerance,
     find_minimum,
+    find_minimum_by_products,
     follow_descent,
     follow_flow,
     follow_momentum_flow,
@@ -57,7 +58,8 @@ MOST_STEPS = 20_000
 # Matrices for each block: Θ, 𝒦 or its eigenvectors, and both roots of 𝒦.
 MATRICES_KEPT = 4
 # How close to the end of training Newton's method must come, relative to the start, and how flat the loss may be there.
-CLOSE, FLAT = {"float64": 1e-10, "float32": 1e-4}, {"float64": 1e-8, "float32": 1e-4}
+# Without a minimum both numbers fall together, so that the second is well above the first.
+CLOSE, FLAT = {"float64": 1e-10, "float32": 1e-4}, {"float64": 1e-8, "float32": 1e-3}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -152,8 +154,8 @@ class SampledEnsemble(EnsembleOnData):
             method: "dense", "reduced" or "auto", as for `InfiniteEnsemble`.
             solver: `solvers.Eigh()` decomposes 𝒦. `solvers.Lanczos(rtol, storage=…)` uses products with both kernels
                 alone. Its `rtol` is the error of outputs before training that is allowed, relative to their size. It
-                cannot reach t = ∞. `"auto"` decomposes while that is fast and fits into memory, and then takes
-                `Lanczos` with the `rtol` of training.
+                reaches t = ∞ with `filters.ridge` alone. `"auto"` decomposes while that is fast and fits into memory,
+                and then takes `Lanczos` with the `rtol` of training.
             whole_orbits: whether each member counts together with those that the group moves it to. Then `mean` is
                 exactly equivariant, and closer to the expected prediction.
             rtol: the error of outputs under a flow that is aimed at, relative to the outputs; a step may make a tenth
@@ -450,11 +452,9 @@ class SampledEnsemble(EnsembleOnData):
     def _train_to_end(self) -> jax.Array:
         """Return a at the end of training."""
         training, name = self._training, self._training.start.dtype.name
-        if not training.theta.traceable:
-            fix = "Take a finite time, which gradient flow reaches with few products, or `solver=solvers.Eigh()`."
-            got = f"inf, which {self.solver} cannot reach"
-            raise refusal("t", expected="finite for this solver", got=got, fix=fix)
         ridge = jnp.asarray(self.filter.shift_at_end or 0.0, training.start.dtype)
+        if not training.theta.traceable:
+            return self._train_to_end_by_products(ridge)
         projection, root, inverse, inverse_root = self._kernels.spectral_functions()
         S, back = (root, inverse_root) if ridge else (projection, inverse)
         found = find_minimum(training, S, ridge, jnp.asarray(CLOSE[name], training.start.dtype))
@@ -466,6 +466,18 @@ class SampledEnsemble(EnsembleOnData):
             )
             raise refusal("t", expected="finite for this loss", got=f"inf, where {reason}", fix=fix)
         return back.times(found.z if ridge else found.u)
+
+    def _train_to_end_by_products(self, ridge: jax.Array) -> jax.Array:
+        close = CLOSE[self._training.start.dtype.name]
+        a, slope = find_minimum_by_products(self._training, ridge, close) if ridge else (None, np.inf)
+        if a is None or not slope <= close:
+            fix = (
+                "Take a finite time, which gradient flow reaches with few products, a larger `filters.ridge`, or "
+                "`solver=solvers.Eigh()`."
+            )
+            got = f"inf, which {self.solver} cannot reach"
+            raise refusal("t", expected="finite for this solver", got=got, fix=fix)
+        return a
 
 
 def _member_keys(key: jax.Array, members: int) -> jax.Array:
