@@ -1,9 +1,9 @@
 """An extension of Python-Markdown for what our pages write in a way that GitHub also understands.
 
-- Formulas in TeX, `$…$` within a line and a fence named `math` for a displayed formula, become MathML. Browsers can show
-  this without loading anything.
-- Fences named `python` that begin with a prompt are shown as sessions. Then output is not coloured like code, and the copy
-  button leaves out prompts and output.
+- Formulas in TeX, `$…$` within a line and a fence named `math` for a displayed formula, become MathML. Browsers can
+  show this without loading anything.
+- Fences named `python` that begin with a prompt are shown as sessions. Then output is not coloured like code, and the
+  copy button leaves out prompts and output.
 """
 
 import re
