@@ -404,7 +404,6 @@ class Minimum(NamedTuple):
         z: where it is, [order, n, columns].
         u: S z, the change of outputs.
         slope: how far from a minimum it is, relative to the start: the largest of all members.
-        growth: the largest change of an output.
         flatness: the smallest second derivative, in directions in which the loss changes outputs, over the largest one
             at the start of training: where there is no minimum, all of them vanish together.
     """
@@ -412,7 +411,6 @@ class Minimum(NamedTuple):
     z: jax.Array
     u: jax.Array
     slope: jax.Array
-    growth: jax.Array
     flatness: jax.Array
 
 
@@ -455,7 +453,7 @@ def find_minimum(training: LossTraining, S: GroupMatrix, ridge: jax.Array, toler
         return far & (number < NEWTON_STEPS) & jnp.isfinite(u).all()
 
     _, z, u, slope = jax.lax.while_loop(unfinished, newton_step, (jnp.zeros((), jnp.int32), zero, zero, first))
-    return Minimum(z, u, jnp.max(size(slope) / scale), jnp.max(jnp.abs(u)), _flatness(training, u))
+    return Minimum(z, u, jnp.max(size(slope) / scale), _flatness(training, u))
 
 
 def _backtrack(objective: Callable, place: tuple, direction: tuple, decrease: jax.Array) -> jax.Array:

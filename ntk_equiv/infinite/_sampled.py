@@ -173,7 +173,7 @@ class SampledEnsemble(EnsembleOnData):
         labels = prepare_labels(train, loss, outputs, label_smoothing)
         data = choose_training_set(method, kernel, labels.with_outputs(train))
         if boolean(whole_orbits, "whole_orbits"):
-            _check_orbits(data, "whole_orbits")
+            _check_orbits(data, "whole_orbits", expected="False for data that no group reduces")
         tolerance = _check_tolerance(rtol, atol, data.y.dtype)
         if isinstance(solver, str):
             numbers = range(len(irreps_of(data.group)))
@@ -360,7 +360,7 @@ class SampledEnsemble(EnsembleOnData):
         Raises:
             ValueError: the computation is not reduced by a group.
         """
-        _check_orbits(self._data, "train")
+        _check_orbits(self._data, "train", expected="reduced by a group")
         return self._copy(whole_orbits=True)
 
     # How it is made
@@ -493,10 +493,10 @@ def _average_over_group(data: TrainingSet, values: jax.Array) -> jax.Array:
     return data.rep_y.orbit(jnp.mean(back, axis=0))
 
 
-def _check_orbits(data: TrainingSet, argument: str) -> None:
+def _check_orbits(data: TrainingSet, argument: str, *, expected: str) -> None:
     if data.group is None:
         fix = "Pass `augment(x, y, rep_x)` with a network that respects the action."
-        raise refusal(argument, expected="reduced by a group, to count whole orbits", got=data.method, fix=fix)
+        raise refusal(argument, expected=expected, got=f"{data.method} data: {data.reason}", fix=fix)
 
 
 def _check_filter(filter: filters.Filter | None) -> filters.Filter:
