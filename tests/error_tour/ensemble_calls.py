@@ -32,11 +32,6 @@ def STEEP(f, y):
     return jnp.exp((f - y) ** 2)
 
 
-def CORNER(f, y):
-    """A loss whose slope jumps where it is least."""
-    return jnp.abs(f - y)
-
-
 CALLS = {
     # filters
     "filters.gradient_flow(0.0)": "learning_rate",
@@ -179,7 +174,6 @@ CALLS = {
     "SampledEnsemble(KERNEL, (X, CLASSES), 'cross_entropy', filters.converged(), key=KEY).mean(X, 1.0)": "t",
     "SampledEnsemble(KERNEL, (X, Y), STEEP, filters.gradient_descent(9.0), key=KEY).mean(X, 40)": "learning_rate",
     "SampledEnsemble(KERNEL, (X, Y), STEEP, filters.momentum_flow(9.0, 0.5), key=KEY).mean(X, 100.0)": "t",
-    "SampledEnsemble(KERNEL, (X, Y), CORNER, key=KEY, rtol=1e-9).mean(X, 1e9)": "t",
     "SampledEnsemble(KERNEL, (X, Y[:1]), 'mse', key=KEY)": "y",
     "SampledEnsemble(KERNEL, (X[:0], CLASSES[:0]), key=KEY)": "train",
     "SampledEnsemble(KERNEL, (X, CLASSES), key=KEY, atol=2.0)": "atol",
