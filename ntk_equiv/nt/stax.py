@@ -203,7 +203,7 @@ def _dot_general(constant: Any, first: bool, dimension_numbers: Any, into: Order
         raise refusal("dimension_numbers", expected="neither of samples nor of channels", got=got, fix=fix)
     positions = ([into.native_axis(axis) - 1 for axis in axes] for axes in (contracted, batched))
     pairs = zip(positions, (theirs, beside), strict=True)
-    numbers = tuple((own_last, tuple(own)) if first else (tuple(own), own_last) for own, own_last in pairs)
+    numbers = tuple((other, tuple(own)) if first else (tuple(own), other) for own, other in pairs)
 
     def place(axis: int) -> int:
         """Return where an axis of the samples is in the product: behind shared axes, and those of a first factor."""
