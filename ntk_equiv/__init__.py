@@ -80,6 +80,7 @@ __all__ = [
     "solvers",
     "stax",
     "theorems",
+    "trials",
 ]
 
 # Where each public name lives: the module itself, or the module that defines it.
@@ -107,6 +108,7 @@ _HOME = {
     "solvers": "ntk_equiv.solvers",
     "stax": "ntk_equiv.stax",
     "theorems": "ntk_equiv.theorems",
+    "trials": "ntk_equiv.trials",
 }
 
 

@@ -1,6 +1,6 @@
-"""The command line: `ntk-equiv plan` and `ntk-equiv info`.
+"""The command line: `ntk-equiv plan`, `train`, `report` and `info`.
 
-Here arguments become calls of `ntk_equiv.planning` and `ntk_equiv.ensembles`. Both are imported only when they are
+Here arguments become calls of `ntk_equiv.planning`, `trials` and `ensembles`. They are imported only when they are
 needed, so that help comes at once. Exit codes are those a shell expects: 0 for success, 2 for what the user has to put
 right, 1 for any other error, 130 after an interruption.
 """
@@ -24,7 +24,9 @@ ABOUT = """\
 Theory of deep ensembles trained with data augmentation: what to expect before anything is trained.
 
 examples:
-  ntk-equiv plan data.npz --group C4 --action rot90
+  ntk-equiv plan slides/ --size 28 --group C4 --action rot90    what to expect
+  ntk-equiv train slides-plan                                   train what was planned
+  ntk-equiv report slides-run                                   plan and measurement on one page
   ntk-equiv plan --help
   ntk-equiv info --members 100 --width 512
 """
@@ -60,6 +62,26 @@ examples:
   ntk-equiv plan slides/ --size 28 --group D4 --action rot90
 
 exit codes: 0 for success, 2 for what you have to put right, 1 for any other error, 130 if interrupted
+"""
+ABOUT_TRAIN = """\
+Train the ensemble that was planned, on the data of the plan, and write what it predicts for `ntk-equiv report`.
+
+Group, actions, members and which samples are held out are those of the plan. After an interruption the same command
+continues where it stopped.
+
+networks: cnn (convolutions with batch normalisation, for images), mlp, or module:factory for one of your own:
+          `factory(outputs)` in a file module.py here returns a Linen module, an NNX factory, or a pair (init, apply)
+
+examples:
+  ntk-equiv train slides-plan
+  ntk-equiv train slides-plan --network my_network:build --epochs 100 --members 20 --out results/slides
+"""
+ABOUT_REPORT = """\
+Write one HTML page with the plan beside the ensemble that `ntk-equiv train` trained: invariance, errors, calibration,
+the worst images, training curves, what holds by theory and what is only measured.
+
+examples:
+  ntk-equiv report slides-run
 """
 ABOUT_INFO = """\
 Versions, devices, and how the members of an ensemble of perceptrons would be laid out over these devices.
@@ -98,11 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run_plan(asked: argparse.Namespace) -> None:
     from ntk_equiv import planning
-    from ntk_equiv._check import refusal
 
-    if asked.figures and find_spec("matplotlib") is None:
-        fix = "Install matplotlib (`pip install 'ntk-equiv[plots]'`), or leave figures out with --no-figures."
-        raise refusal("figures", expected="left out without matplotlib", got="wanted", fix=fix)
+    _check_figures(asked)
     asked.data = asked.data.expanduser().resolve() if asked.data.is_dir() else asked.data
     folder = planning.checked_folder(asked.out or f"{asked.data.stem}-plan", overwrite=asked.overwrite)
     with _precision("float32" if asked.float32 else "float64") as dtype:
@@ -113,12 +132,51 @@ def _run_plan(asked: argparse.Namespace) -> None:
         settings["class_names"] = in_file if asked.class_names is None else asked.class_names
         say = None if asked.quiet else lambda text: print(f"{text} …", file=sys.stderr, flush=True)
         found = planning.plan(given.pop("x"), given.pop("y"), **given, **settings, dtype=dtype, progress=say)
-    found = dataclasses.replace(found, origin={**found.origin, "command": asked.command})
+    source = {"path": str(asked.data.resolve()), "size": asked.size}
+    found = dataclasses.replace(found, origin={**found.origin, "command": asked.command, **source})
     paths = found.write(folder, overwrite=asked.overwrite, figures=asked.figures)
     print(found.table())
     print("\nFiles\n-----")
     for path in paths:
         print(path)
+
+
+def _run_train(asked: argparse.Namespace) -> None:
+    from ntk_equiv import ensembles, trials
+    from ntk_equiv._check import refusal
+
+    ensembles.use_cores()
+    plan = trials.load_plan(asked.plan)
+    path = asked.data or plan.origin.get("path")
+    if path is None:
+        fix = "The plan does not say where its data are; name them."
+        raise refusal("data", expected="given", got="nothing", fix=fix)
+    asked.data, asked.size = Path(path), plan.origin.get("size")
+    given = _read_pictures(asked) if asked.data.is_dir() else _read_arrays(asked)
+    folder = asked.out or Path(f"{asked.data.stem}-run")
+    settings = {name: getattr(asked, name) for name in TRAINING}
+    x, y = given.pop("x"), given.pop("y")
+    trial = trials.train(plan, x, y, **given, **settings, folder=folder, progress=not asked.quiet)
+    trial = dataclasses.replace(trial, origin={**trial.origin, "command": asked.command})
+    trial.save(folder)
+    print(trial.table())
+    print(f"\n{folder}\n\n`ntk-equiv report {shlex.quote(str(folder))}` writes the report.")
+
+
+def _run_report(asked: argparse.Namespace) -> None:
+    from ntk_equiv import trials
+
+    _check_figures(asked)
+    trial = trials.Trial.load(asked.folder)
+    print(trial.report(asked.out or asked.folder / "report.html", figures=asked.figures))
+
+
+def _check_figures(asked: argparse.Namespace) -> None:
+    from ntk_equiv._check import refusal
+
+    if asked.figures and find_spec("matplotlib") is None:
+        fix = "Install matplotlib (`pip install 'ntk-equiv[plots]'`), or leave figures out with --no-figures."
+        raise refusal("figures", expected="left out without matplotlib", got="wanted", fix=fix)
 
 
 def _read_arrays(asked: argparse.Namespace) -> dict[str, Any]:
@@ -221,6 +279,18 @@ OPTIONS: dict[str, tuple] = {
     "name": (str, None, "what the data are called in the report (default: the name of the file)"),
 }
 SETTINGS = (*OPTIONS, "times", "class_names")
+# Options of `train` that are settings of `trials.train`.
+TRAINING: dict[str, tuple] = {
+    "network": (str, "cnn", "the network: cnn, mlp or module:factory"),
+    "members": (int, None, "how many members (default: as planned)"),
+    "epochs": (int, 40, "how often to go through the augmented samples, at most"),
+    "batch_size": (int, 32, "samples in a step"),
+    "learning_rate": (float, 3e-3, "that of Adam in the first epoch; it falls"),
+    "validation": (float, 0.2, "fraction of the training samples that decides when to stop"),
+    "patience": (int, 6, "epochs without an improvement after which a member stops"),
+    "max_test_points": (int, 1000, "most test samples to use"),
+    "seed": (int, None, "seed of members and validation set (default: the plan's)"),
+}
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -228,10 +298,14 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ntk-equiv {version('ntk-equiv')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     plan = commands.add_parser("plan", help="plan an ensemble for your data", formatter_class=_AsWritten)
+    train = commands.add_parser("train", help="train what was planned", formatter_class=_AsWritten)
+    report = commands.add_parser("report", help="plan and measurement on one page", formatter_class=_AsWritten)
     info = commands.add_parser("info", help="versions, devices and layouts", formatter_class=_AsWritten)
     _add_plan_options(plan)
+    _add_train_options(train)
+    _add_report_options(report)
     _add_info_options(info)
-    for command in (plan, info):
+    for command in (plan, train, report, info):
         command.add_argument("--traceback", action="store_true", help="show where an error happened")
     return parser
 
@@ -240,16 +314,7 @@ def _add_plan_options(plan: argparse.ArgumentParser) -> None:
     plan.description, plan.epilog = ABOUT_PLAN, EXAMPLES_PLAN
     plan.add_argument("data", type=Path, help="npz file with x, y and perhaps x_test, y_test; or a folder of pictures")
     plan.add_argument("--size", type=int, help="scale the pictures of a folder to SIZE × SIZE (default: as they are)")
-    for name, (convert, default, text) in OPTIONS.items():
-        shown = f"{default:.4g}" if isinstance(default, float) else default
-        plan.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=convert,
-            default=default,
-            required=name in ("group", "action"),
-            metavar=name.split("_")[-1].upper(),
-            help=text if default is None else f"{text} (default: {shown})",
-        )
+    _add_settings(plan, OPTIONS, required=("group", "action"))
     plan.add_argument("--times", nargs="+", default="auto", metavar="TIME", help="training times (default: auto)")
     plan.add_argument("--class-names", nargs="+", metavar="NAME", help="names of the classes 0, 1, …")
     plan.add_argument("--out", type=Path, help="folder for the files (default: the name of the data followed by -plan)")
@@ -258,6 +323,37 @@ def _add_plan_options(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--float32", action="store_true", help="single precision, which is faster but often not enough")
     plan.add_argument("--quiet", action="store_true", help="do not report progress")
     plan.set_defaults(run=_run_plan)
+
+
+def _add_settings(command: argparse.ArgumentParser, options: dict[str, tuple], required: Sequence[str] = ()) -> None:
+    for name, (convert, default, text) in options.items():
+        shown = f"{default:.4g}" if isinstance(default, float) else default
+        command.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=convert,
+            default=default,
+            required=name in required,
+            metavar=name.split("_")[-1].upper(),
+            help=text if default is None else f"{text} (default: {shown})",
+        )
+
+
+def _add_train_options(train: argparse.ArgumentParser) -> None:
+    train.description = ABOUT_TRAIN
+    train.add_argument("plan", type=Path, help="folder of a plan, or its plan.json")
+    train.add_argument("--data", type=Path, help="the data of the plan (default: where they were when it was made)")
+    _add_settings(train, TRAINING)
+    train.add_argument("--out", type=Path, help="folder for the run (default: the name of the data followed by -run)")
+    train.add_argument("--quiet", action="store_true", help="do not report progress")
+    train.set_defaults(run=_run_train)
+
+
+def _add_report_options(report: argparse.ArgumentParser) -> None:
+    report.description = ABOUT_REPORT
+    report.add_argument("folder", type=Path, help="folder of a run that `ntk-equiv train` finished")
+    report.add_argument("--out", type=Path, help="path of the page (default: report.html in the folder)")
+    report.add_argument("--no-figures", dest="figures", action="store_false", help="do without matplotlib")
+    report.set_defaults(run=_run_report)
 
 
 def _add_info_options(info: argparse.ArgumentParser) -> None:

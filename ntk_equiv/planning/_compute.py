@@ -202,14 +202,14 @@ class _Task:
     def from_settings(cls, settings: Settings, problem: Problem) -> "_Task":
         """Look up names; refuse group, actions and network that do not fit the data."""
         group, shape = named_group(settings.group), problem.x.shape[1:]
-        rep_x, rep_y = _choose_actions(settings, group, shape, problem.channels)
+        rep_x, rep_y = choose_actions(settings, group, shape, problem.channels)
         kernel_fn = kernel_function(settings.arch, shape, w_std=settings.w_std, b_std=settings.b_std)
         check_memory(kernel_fn, problem.x)
         flow, times = filters.gradient_flow(settings.learning_rate), named_times(settings.times)
         return cls(settings.with_delta(problem.y), problem, group, rep_x, rep_y, kernel_fn, flow, times)
 
 
-def _choose_actions(
+def choose_actions(
     settings: Settings, group: FiniteGroup, shape: tuple[int, ...], channels: int
 ) -> tuple[Representation, Representation]:
     """Return how the group acts on samples and on labels."""
