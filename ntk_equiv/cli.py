@@ -1,7 +1,7 @@
 """The command line: `ntk-equiv plan`, `train`, `report` and `info`.
 
-Here arguments become calls of `ntk_equiv.planning`, `trials` and `ensembles`. They are imported only when they are
-needed, so that help comes at once. Exit codes are those a shell expects: 0 for success, 2 for what the user has to put
+Here arguments become calls of `ntk_equiv.planning`, `planned_runs` and `ensembles`. They are imported only when they
+are needed, so that help comes at once. Exit codes are those a shell expects: 0 for success, 2 for what the user has to put
 right, 1 for any other error, 130 after an interruption.
 """
 
@@ -64,13 +64,17 @@ examples:
 exit codes: 0 for success, 2 for what you have to put right, 1 for any other error, 130 if interrupted
 """
 ABOUT_TRAIN = """\
-Train the ensemble that was planned, on the data of the plan, and write what it predicts for `ntk-equiv report`.
+Train the ensemble that was planned, on the data of the plan, and store it with what it predicts.
 
-Group, actions, members and which samples are held out are those of the plan. After an interruption the same command
-continues where it stopped.
+Group, actions, members and which samples are held out are those of the plan. Members are trained by Adam on all
+augmented samples, in batches, and each stops when its own loss on validation samples no longer improves. After an
+interruption the same command continues where it stopped.
 
-networks: cnn (convolutions with batch normalisation, for images), mlp, or module:factory for one of your own:
-          `factory(outputs)` in a file module.py here returns a Linen module, an NNX factory, or a pair (init, apply)
+networks: cnn     three convolutions with batch normalisation, for images
+          mlp     two hidden layers of 256
+          auto    cnn for images, otherwise mlp
+          module:factory   one of your own: `factory(outputs)` in a file module.py in the current folder returns a
+                           Linen module, an NNX factory rngs -> module, or a pair (init, apply)
 
 examples:
   ntk-equiv train slides-plan
@@ -108,7 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         asked.run(asked)
     except KeyboardInterrupt:
-        print("\nntk-equiv: interrupted.", file=sys.stderr)
+        again = " The same command continues where it stopped." if asked.run is _run_train else ""
+        print(f"\nntk-equiv: interrupted.{again}", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
         if asked.traceback:
@@ -142,33 +147,54 @@ def _run_plan(asked: argparse.Namespace) -> None:
 
 
 def _run_train(asked: argparse.Namespace) -> None:
-    from ntk_equiv import ensembles, trials
-    from ntk_equiv._check import refusal
+    import numpy as np
+
+    from ntk_equiv import ensembles, planned_runs
 
     ensembles.use_cores()
-    plan = trials.load_plan(asked.plan)
-    path = asked.data or plan.origin.get("path")
-    if path is None:
-        fix = "The plan does not say where its data are; name them."
-        raise refusal("data", expected="given", got="nothing", fix=fix)
-    asked.data, asked.size = Path(path), plan.origin.get("size")
-    given = _read_pictures(asked) if asked.data.is_dir() else _read_arrays(asked)
-    folder = asked.out or Path(f"{asked.data.stem}-run")
+    plan = planned_runs.load_plan(asked.plan)
+    asked.data, asked.size = _data_of_plan(asked.data, plan.origin), plan.origin.get("size")
+    # In the precision of the plan, so that the data are the same to the last bit.
+    with _precision(plan.settings["dtype"]):
+        given = _read_pictures(asked) if asked.data.is_dir() else _read_arrays(asked)
+        given = {name: np.asarray(values) for name, values in given.items() if name != "class_names"}
+    folder = asked.out or _folder_of_run(asked.plan)
     settings = {name: getattr(asked, name) for name in TRAINING}
-    x, y = given.pop("x"), given.pop("y")
-    trial = trials.train(plan, x, y, **given, **settings, folder=folder, progress=not asked.quiet)
-    trial = dataclasses.replace(trial, origin={**trial.origin, "command": asked.command})
-    trial.save(folder)
-    print(trial.table())
-    print(f"\n{folder}\n\n`ntk-equiv report {shlex.quote(str(folder))}` writes the report.")
+    settings |= {"folder": folder, "command": asked.command, "progress": not asked.quiet}
+    run = planned_runs.train(plan, given.pop("x"), given.pop("y"), **given, **settings)
+    print(run.table())
+    print(f"\n{folder}\n\nNow `ntk-equiv report {shlex.quote(str(folder))}` writes the report.")
+
+
+def _data_of_plan(given: Path | None, origin: dict[str, Any]) -> Path:
+    """Return where the data of a plan are: where the user says, or where they were when it was made."""
+    from ntk_equiv._check import refusal
+
+    if given is None and "path" not in origin:
+        fix = "The plan was not made by the command line, so name the data with --data."
+        raise refusal("data", expected="given", got="nothing", fix=fix)
+    path = Path(origin["path"]) if given is None else given.expanduser()
+    if not path.exists():
+        fix = "Name the place of the data with --data."
+        raise refusal("data", expected="the data of the plan", got=f"{path}, which does not exist", fix=fix)
+    return path
+
+
+def _folder_of_run(plan: Path) -> Path:
+    """Return the folder of the run of a plan: that of slides-plan is slides-run, beside it."""
+    folder = plan if plan.is_dir() else plan.parent
+    folder = folder if folder.name else folder.resolve()
+    return folder.with_name(f"{folder.name.removesuffix('-plan')}-run")
 
 
 def _run_report(asked: argparse.Namespace) -> None:
-    from ntk_equiv import trials
+    from ntk_equiv import planned_runs
 
     _check_figures(asked)
-    trial = trials.Trial.load(asked.folder)
-    print(trial.report(asked.out or asked.folder / "report.html", figures=asked.figures))
+    run = planned_runs.PlannedRun.load(asked.run_folder)
+    path = planned_runs.report(run, asked.out, figures=asked.figures)
+    print(run.table())
+    print(f"\n{path}")
 
 
 def _check_figures(asked: argparse.Namespace) -> None:
@@ -236,8 +262,9 @@ def _explain(error: Exception, asked: argparse.Namespace) -> str:
     """Return what went wrong, with arguments named as on the command line."""
     argument = getattr(error, "argument", None)
     if argument is not None:
-        option = f"--{argument.replace('_', '-')}"
-        return str(error).replace(f"`{argument}`", option if hasattr(asked, argument) else argument, 1)
+        option = f"--{argument.replace('_', '-')}" if hasattr(asked, argument) else argument
+        option = getattr(asked, "written", {}).get(argument, option)
+        return str(error).replace(f"`{argument}`", option, 1)
     text = f"{type(error).__name__}: {error}"
     if "RESOURCE_EXHAUSTED" in text or isinstance(error, MemoryError):
         advice = "Use fewer samples (--max-points, --max-test-points), or a simpler network (--arch)."
@@ -279,9 +306,9 @@ OPTIONS: dict[str, tuple] = {
     "name": (str, None, "what the data are called in the report (default: the name of the file)"),
 }
 SETTINGS = (*OPTIONS, "times", "class_names")
-# Options of `train` that are settings of `trials.train`.
+# Options of `train` that are settings of `planned_runs.train`.
 TRAINING: dict[str, tuple] = {
-    "network": (str, "cnn", "the network: cnn, mlp or module:factory"),
+    "network": (str, "auto", "the network: auto, cnn, mlp or module:factory"),
     "members": (int, None, "how many members (default: as planned)"),
     "epochs": (int, 40, "how often to go through the augmented samples, at most"),
     "batch_size": (int, 32, "samples in a step"),
@@ -343,17 +370,17 @@ def _add_train_options(train: argparse.ArgumentParser) -> None:
     train.add_argument("plan", type=Path, help="folder of a plan, or its plan.json")
     train.add_argument("--data", type=Path, help="the data of the plan (default: where they were when it was made)")
     _add_settings(train, TRAINING)
-    train.add_argument("--out", type=Path, help="folder for the run (default: the name of the data followed by -run)")
+    train.add_argument("--out", type=Path, help="folder for the run (default: slides-run for the plan slides-plan)")
     train.add_argument("--quiet", action="store_true", help="do not report progress")
-    train.set_defaults(run=_run_train)
+    train.set_defaults(run=_run_train, written={"plan": "plan", "folder": "--out"})
 
 
 def _add_report_options(report: argparse.ArgumentParser) -> None:
     report.description = ABOUT_REPORT
-    report.add_argument("folder", type=Path, help="folder of a run that `ntk-equiv train` finished")
+    report.add_argument("run_folder", metavar="run", type=Path, help="folder of a run that `ntk-equiv train` finished")
     report.add_argument("--out", type=Path, help="path of the page (default: report.html in the folder)")
     report.add_argument("--no-figures", dest="figures", action="store_false", help="do without matplotlib")
-    report.set_defaults(run=_run_report)
+    report.set_defaults(run=_run_report, written={"folder": "run", "path": "--out"})
 
 
 def _add_info_options(info: argparse.ArgumentParser) -> None:

@@ -28,6 +28,9 @@ from ntk_equiv.ensembles._layout import Layout, use_cores
 # For the command line.
 # For those who want to look at what is compiled, or to lower it for another device.
 from ntk_equiv.ensembles._members import prepare_task as prepare_task
+
+# For `planned_runs`, which tries a network before it trains it.
+from ntk_equiv.ensembles._models import as_model as as_model
 from ntk_equiv.ensembles._models import as_pair, to_flax, with_modes
 from ntk_equiv.ensembles._networks import fashion_cnn, histology_cnn, image_cnn, mlp
 from ntk_equiv.ensembles._run import Run, bootstrapped, log_steps

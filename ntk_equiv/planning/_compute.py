@@ -31,7 +31,15 @@ from ntk_equiv.planning._names import (
     named_times,
 )
 from ntk_equiv.planning._plan import Plan
-from ntk_equiv.planning._problem import Names, Notes, Problem, Settings, plain_value, prepare_problem
+from ntk_equiv.planning._problem import (
+    Names,
+    Notes,
+    Problem,
+    Settings,
+    checksum_of_data,
+    plain_value,
+    prepare_problem,
+)
 from ntk_equiv.planning._report import thumbnails
 from ntk_equiv.reps import Representation
 from ntk_equiv.theorems import Violation, kernel_transformation
@@ -171,7 +179,8 @@ def plan(
         dtype=dtype,
     )
     problem = prepare_problem(x, y, x_test, y_test, settings, images=acts_on_images(action), class_names=class_names)
-    return _make_plan(_Task.from_settings(settings, problem), plain_value(name), say, start)
+    origin = {"data": plain_value(name), "sha256": checksum_of_data(x, y, x_test, y_test)}
+    return _make_plan(_Task.from_settings(settings, problem), origin, say, start)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -223,7 +232,7 @@ def choose_actions(
     return rep_x, named_action(label_action, group, (channels,), argument="label_action")
 
 
-def _make_plan(task: _Task, name: str | None, say: Callable[[str], None], start: float) -> Plan:
+def _make_plan(task: _Task, origin: dict[str, Any], say: Callable[[str], None], start: float) -> Plan:
     """Measure what the plan costs, fit the infinite ensemble to what there is time for, and ask it everything."""
     settings, problem, group = task.settings, task.problem, task.group
     budget = Budget(settings.minutes, settings.seed, say, start)
@@ -249,7 +258,7 @@ def _make_plan(task: _Task, name: str | None, say: Callable[[str], None], start:
         notes=_collect_notes(task, problem, ens, violation, float(points.bias.max()), caught, cost, class_notes),
         violation=float(violation.relative),
         origin={
-            "data": name,
+            **origin,
             "date": datetime.datetime.now().astimezone().isoformat(" ", "seconds"),
             "command": None,
             "expected_seconds": round(expected, 1),
