@@ -151,7 +151,8 @@ def _run_train(asked: argparse.Namespace) -> None:
 
     from ntk_equiv import ensembles, planned_runs
 
-    ensembles.use_cores()
+    with contextlib.suppress(RuntimeError):  # JAX is running already, unless this process is ours alone
+        ensembles.use_cores()
     plan = planned_runs.load_plan(asked.plan)
     asked.data, asked.size = _data_of_plan(asked.data, plan.origin), plan.origin.get("size")
     # In the precision of the plan, so that the data are the same to the last bit.

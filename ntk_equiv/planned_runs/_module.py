@@ -3,12 +3,14 @@
 import importlib
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 
 from ntk_equiv import ensembles, stax
-from ntk_equiv._check import refusal
+from ntk_equiv._check import positive_integer, refusal
 
 NETWORKS = ("auto", "cnn", "mlp")
 WIDTHS = (256, 256)
@@ -34,10 +36,12 @@ def named_module(name: Any, shape: tuple[int, ...], outputs: int, /) -> Any:
         >>> planned_runs.named_module("auto", (28, 28, 3), 9).outputs
         9
     """
-    module = _build_module(name, shape, outputs)
-    # What a module of the user's own does wrong is found here, and not in the middle of training.
+    positive_integer(outputs, "outputs")
     sample = jax.ShapeDtypeStruct((2, *shape), "float32")
+    factory = _factory(name, shape)
+    # What a network of the user's own does wrong is found here, and not in the middle of training.
     try:
+        module = factory(outputs)
         model = ensembles.as_model(module)
         params, state = model.shapes_of_variables(sample)
         found = jax.eval_shape(model.apply, params, sample, state)
@@ -53,34 +57,40 @@ def named_module(name: Any, shape: tuple[int, ...], outputs: int, /) -> Any:
     return module
 
 
-def name_of_module(network: Any, /) -> str:
-    """Return how a network is called in reports."""
-    return network if isinstance(network, str) else OWN_NETWORK
+def resolve_name(network: Any, shape: tuple[int, ...], /) -> str:
+    """Return how a network is called in reports, with the choice that "auto" stands for."""
+    if not isinstance(network, str):
+        return OWN_NETWORK
+    return ("cnn" if len(shape) == 3 else "mlp") if network == "auto" else network
 
 
 def _shown(name: Any) -> str:
     return repr(name) if isinstance(name, str) else f"one of type {type(name).__name__}"
 
 
-def _build_module(name: Any, shape: tuple[int, ...], outputs: int) -> Any:
+def _factory(name: Any, shape: tuple[int, ...]) -> Callable[[int], Any]:
+    """Return what makes the network of this name, given the number of its outputs."""
     if not isinstance(name, str):
-        return name
-    if name == "auto":
-        name = "cnn" if len(shape) == 3 else "mlp"
+        return lambda outputs: name
+    name = resolve_name(name, shape)
     if name == "mlp":
-        flatten = [stax.Flatten()] if len(shape) > 1 else []
-        hidden = [layer for width in WIDTHS for layer in (stax.Dense(width, 2**0.5, 0.1), stax.Relu())]
-        return ensembles.to_flax(stax.serial(*flatten, *hidden, stax.Dense(outputs, 1.0, 0.1)))
+        return partial(_mlp, len(shape) > 1)
     if name == "cnn":
         if len(shape) != 3:
             fix = "Convolutions are for images; take mlp for everything else."
             raise refusal("network", expected=f"mlp for samples of shape {shape}", got=repr(name), fix=fix)
-        return ensembles.image_cnn(outputs)
+        return ensembles.image_cnn
     module, _, factory = name.partition(":")
     if not (module and factory):
         fix = "For one of your own write module:factory; `factory(outputs)` in module.py returns it."
         raise refusal("network", expected=f"one of {', '.join(NETWORKS)}, or module:factory", got=repr(name), fix=fix)
-    return _import_factory(module, factory)(outputs)
+    return _import_factory(module, factory)
+
+
+def _mlp(flatten: bool, outputs: int) -> Any:
+    hidden = [layer for width in WIDTHS for layer in (stax.Dense(width, 2**0.5, 0.1), stax.Relu())]
+    layers = [*([stax.Flatten()] if flatten else []), *hidden, stax.Dense(outputs, 1.0, 0.1)]
+    return ensembles.to_flax(stax.serial(*layers))
 
 
 def _import_factory(module: str, factory: str) -> Any:

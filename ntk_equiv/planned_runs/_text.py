@@ -43,17 +43,16 @@ def _short_answers(run: PlannedRun) -> tuple[str, ...]:
         f"itself has {format_number(best(first.members))}, the median member {format_number(np.median(first.members))}.",
         f"How invariant is it: {invariance.name} {format_with_error(*invariance.measured)}. The median member by itself "
         f"has {format_number(np.median(invariance.members))}.",
-        f"Was that expected: {_expected_in_words(first)} {_expected_in_words(invariance)}",
+        f"Was that expected: {_expected_in_words(run, first)} {_expected_in_words(run, invariance)}",
     )
 
 
-def _expected_in_words(row: Row) -> str:
+def _expected_in_words(run: PlannedRun, row: Row) -> str:
     if row.planned is None:
         return f"The plan says nothing about “{row.name}”."
-    return (
-        f"The plan expected {row.name} {format_with_error(*row.planned)}; measured is "
-        f"{row.measured[0] - row.planned[0]:+.2g} from that."
-    )
+    expected, found = format_with_error(*row.planned), format_with_error(*row.measured)
+    planned, trained = (format_members(count) for count in (run.plan.settings["members"], len(run.outputs)))
+    return f"{row.name}: the plan expected {expected} of {planned}, and these {trained} have {found}."
 
 
 def _test_samples(run: PlannedRun) -> str:

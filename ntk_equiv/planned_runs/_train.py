@@ -16,7 +16,7 @@ from ntk_equiv._check import boolean, file_path, positive_integer, real_number, 
 from ntk_equiv._typing import Scalar
 from ntk_equiv.orbits import augment
 from ntk_equiv.planned_runs._data import PlannedData, prepare_data
-from ntk_equiv.planned_runs._module import name_of_module, named_module
+from ntk_equiv.planned_runs._module import named_module, resolve_name
 from ntk_equiv.planned_runs._run import CHECKPOINTS, PLAN_FILE, PlannedRun, read_run_file, write_run_file
 from ntk_equiv.planning import Plan
 
@@ -93,7 +93,7 @@ def train(
     """
     plan = load_plan(plan)
     settings = {
-        "network": name_of_module(network),
+        "network": resolve_name(network, tuple(plan.problem["shape"])),
         **_whole_settings(plan, members, epochs, batch_size, patience, max_test_points),
         "learning_rate": _check_between(learning_rate, "learning_rate", "Adam wants small rates, such as 0.003."),
         "validation": _check_between(validation, "validation", "It is a part of the training samples."),

@@ -40,6 +40,7 @@ ul { padding-left: 1.2rem; }
 .warnings h2 { color: var(--warn); margin-top: .75rem; }
 figure { margin: 1rem 0; text-align: center; }
 img { max-width: 100%; width: 34rem; height: auto; background: #fff; border-radius: 6px; padding: .4rem; }
+.wide img.figure { width: 62rem; min-width: 44rem; max-width: none; }
 img.small { width: 3rem; max-width: none; padding: 0; border-radius: 3px; image-rendering: pixelated; display: block; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
@@ -157,13 +158,15 @@ def _picture_html(data: str, name: str) -> str:
 def _figure_html(figure: Callable[[str], Any] | None, panel: str | None, captions: dict[str, str]) -> str:
     if panel is None or figure is None:
         return ""
-    buffer = io.BytesIO()
-    figure(panel).savefig(buffer, format="png", metadata={"Software": None})
+    buffer, drawn = io.BytesIO(), figure(panel)
+    drawn.savefig(buffer, format="png", metadata={"Software": None})
     data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    width, height = drawn.get_size_inches()
     caption = escape(captions[panel])
-    return (
-        f'<figure><img alt="{caption}" src="data:image/png;base64,{data}"><figcaption>{caption}</figcaption></figure>'
-    )
+    image = f'<img class="figure" alt="{caption}" src="data:image/png;base64,{data}">'
+    # Several panels side by side keep their size, and scroll on a phone.
+    image = f'<div class="wide">{image}</div>' if width > 2 * height else image
+    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
 
 
 def _anchor(section: Section) -> str:
