@@ -8,12 +8,11 @@ A run can be printed (`table`), drawn (`figure`), stored in a folder with its ch
 about new samples (`predict`). `named_module` returns the networks that the command line knows by name.
 """
 
+# Not for users but for tests: the numbers that the report shows.
+from ntk_equiv.planned_runs._comparison import compare as compare
 from ntk_equiv.planned_runs._module import named_module
 from ntk_equiv.planned_runs._run import PlannedRun
 from ntk_equiv.planned_runs._train import load_plan as load_plan
 from ntk_equiv.planned_runs._train import report, train
-
-# Not for users but for tests: the numbers that the report shows.
-from ntk_equiv.planned_runs._comparison import compare as compare
 
 __all__ = ["PlannedRun", "named_module", "report", "train"]

@@ -12,7 +12,7 @@ import scipy.special
 
 from ntk_equiv import metrics
 from ntk_equiv.planned_runs._run import PlannedRun
-from ntk_equiv.planning import format_number, format_with_error
+from ntk_equiv.planning import Plan, format_number, format_with_error
 
 Pair = tuple[float, float]
 """A value with its standard error over test samples."""
@@ -54,16 +54,17 @@ def compare(run: PlannedRun, /) -> list[Row]:
 def _compare_classes(run: PlannedRun) -> list[Row]:
     logits, found = run.outputs[:, run.identity], run.plan.calibration
     rows = []
-    for name, metric, planned in (
-        ("correct", metrics.accuracy, found and found.accuracy),
-        ("negative log-likelihood", metrics.negative_log_likelihood, found and found.likelihood),
-        ("Brier score", metrics.brier_score, found and found.brier),
-        ("calibration error", metrics.calibration_error, found and found.error),
+    for name, metric, key in (
+        ("correct", metrics.accuracy, "accuracy"),
+        ("negative log-likelihood", metrics.negative_log_likelihood, "likelihood"),
+        ("Brier score", metrics.brier_score, "brier"),
+        ("calibration error", metrics.calibration_error, "error"),
     ):
-        each = metric(logits, run.labels)
-        # Rows of a plan are one network, M members and infinitely many, with the error of the test set in column 2.
-        pairs = (None, None) if planned is None else ((planned[1][0], planned[1][2]), (planned[2][0], planned[2][2]))
-        rows.append(Row(name, *pairs, _pair(each.probabilities), np.asarray(each.members)))
+        each, planned, infinite = metric(logits, run.labels), None, None
+        if found is not None:
+            # One network, M members and infinitely many: each a value, ..., and the error of the test set in column 2.
+            _, planned, infinite = ((float(row[0]), float(row[2])) for row in getattr(found, key))
+        rows.append(Row(name, planned, infinite, _pair(each.probabilities), np.asarray(each.members)))
     return [*rows, _same_class_row(run)]
 
 
@@ -71,7 +72,7 @@ def _same_class_row(run: PlannedRun) -> Row:
     points, order = run.plan.points, run.plan.problem["order"]
     same = metrics.orbit_same_prediction(moved_back(run), identity=run.identity)
     planned = None if points.same_many is None else mean_over_samples(points.same_many)
-    exact = (float(order), 0.0) if points.bias.max() < ROUNDING * run.plan.settings["delta"] else None
+    exact = (float(order), 0.0) if is_rounding(run.plan, points.bias.max()) else None
     measured = float(same.ensemble), float(same.ensemble_error)
     return Row(f"same class, of {order} images", planned, exact, measured, np.asarray(same.members))
 
@@ -88,10 +89,15 @@ def _compare_numbers(run: PlannedRun) -> list[Row]:
     measured = mean_over_samples(((at.mean(axis=0) - run.labels) ** 2).mean(axis=1))
     rows = [Row("mean squared error", planned, infinite, measured, ((at - run.labels) ** 2).mean(axis=(1, 2)))]
     each = np.array([orbit_deviation(one).mean() for one in moved_back(run)])
-    exact = plan.points.bias.max() < ROUNDING * plan.settings["delta"]
+    exact = is_rounding(plan, plan.points.bias.max())
     measured = mean_over_samples(orbit_deviation(moved_back(run).mean(axis=0)))
     planned = mean_over_samples(plan.points.orbit_many)
     return [*rows, Row("deviation over the orbit", planned, (0.0, 0.0) if exact else None, measured, each)]
+
+
+def is_rounding(plan: Plan, deviation: float, /) -> bool:
+    """Return whether a deviation of the infinite ensemble is no more than rounding."""
+    return bool(deviation < ROUNDING * plan.settings["delta"])
 
 
 def moved_back(run: PlannedRun, /) -> np.ndarray:
@@ -137,9 +143,10 @@ def planned_invariance(run: PlannedRun, /) -> tuple[np.ndarray, np.ndarray]:
     plan = run.plan
     if run.classes is None:
         return plan.orbit.members, plan.orbit.mean
-    known = {1: plan.points.same_one, plan.settings["members"]: plan.points.same_many}
-    known = {size: values for size, values in known.items() if values is not None}
-    return np.array([*known]), np.array([values.mean() for values in known.values()])
+    one, many = plan.points.same_one, plan.points.same_many
+    assert one is not None and many is not None, "plans know both for classes"
+    known = {1: one.mean(), plan.settings["members"]: many.mean()}
+    return np.array([*known]), np.array([*known.values()])
 
 
 def scaled_by_temperature(run: PlannedRun, /) -> tuple[float, np.ndarray] | None:

@@ -101,9 +101,7 @@ class PlannedData:
         return self.units.restore(y)
 
 
-def prepare_data(
-    plan: Plan, x: Any, y: Any, x_test: Any, y_test: Any, *, max_test_points: int
-) -> PlannedData:
+def prepare_data(plan: Plan, x: Any, y: Any, x_test: Any, y_test: Any, *, max_test_points: int) -> PlannedData:
     """Return the data of a plan with its group and actions.
 
     Raises:

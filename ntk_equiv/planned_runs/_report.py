@@ -12,6 +12,7 @@ from ntk_equiv.planned_runs._text import run_sections
 from ntk_equiv.planning import format_members, page_html
 
 BINS = 10
+LEGEND_BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
 CAPTIONS = {
     "training": "Losses, metrics and learning rate along training: solid the ensemble on the validation samples, dotted "
     "the median and the quartiles of its members.",
@@ -28,7 +29,7 @@ def run_html(run: PlannedRun, /, *, figures: bool = True) -> str:
     what = f"{format_members(len(run.outputs))} under {problem['group']}, {run.settings['network']}"
     made = ", ".join(str(origin[name]) for name in ("data", "date") if origin.get(name))
     return page_html(
-        "A planned ensemble, trained",
+        "Report on a planned ensemble",
         f"{made}: {what}. Planned by theory, then trained, and measured on {run.outputs.shape[2]} test samples.",
         run_sections(run),
         subject=what,
@@ -47,9 +48,9 @@ def draw_panel(run: PlannedRun, panel: str, /) -> Any:
     if draw is None:
         return plotting.training_curves(run.history)
     with plotting.style():
-        fig, (ax,) = plotting.panels(width=4.2, height=3.4)
+        fig, (ax,) = plotting.panels(width=4.2, height=3.9)
         draw(run, ax, plotting)
-        ax.legend()
+        ax.legend(**LEGEND_BELOW)
     return fig
 
 
@@ -58,12 +59,15 @@ def _draw_members(run: PlannedRun, ax: Any, plotting: Any) -> None:
     plotting.measured(ax, sizes, values, np.nan_to_num(errors), label="measured", joined=True)
     planned, expected = planned_invariance(run)
     nearby = planned <= 2 * max(sizes[-1], run.plan.settings["members"])
-    plotting.predicted(ax, planned[nearby], expected[nearby], label="planned")
     ax.set(xlabel="members M", xscale="log")
-    if run.classes:
+    ax.set_xticks(sizes, [str(size) for size in sizes])
+    ax.set_xticks([], minor=True)
+    if run.classes:  # known for few M, between which a line would be a guess
+        ax.plot(planned[nearby], expected[nearby], "D", color="black", fillstyle="none", label="planned")
         ax.axhline(run.plan.problem["order"], color="#888888", linewidth=0.8, label="invariant")
         ax.set(ylabel="images with the same class")
     else:
+        plotting.predicted(ax, planned[nearby], expected[nearby], label="planned")
         ax.set(ylabel="deviation over the orbit", yscale="log")
 
 

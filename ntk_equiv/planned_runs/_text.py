@@ -8,6 +8,7 @@ from ntk_equiv.planned_runs._comparison import (
     compare,
     images_of_same_class,
     invariance_by_members,
+    is_rounding,
     moved_back,
     orbit_deviation,
     planned_invariance,
@@ -52,7 +53,8 @@ def _expected_in_words(run: PlannedRun, row: Row) -> str:
         return f"The plan says nothing about “{row.name}”."
     expected, found = format_with_error(*row.planned), format_with_error(*row.measured)
     planned, trained = (format_members(count) for count in (run.plan.settings["members"], len(run.outputs)))
-    return f"{row.name}: the plan expected {expected} of {planned}, and these {trained} have {found}."
+    name = row.name[:1].upper() + row.name[1:]
+    return f"{name}: the plan expected {expected} of {planned}, and these {trained} have {found}."
 
 
 def _test_samples(run: PlannedRun) -> str:
@@ -112,8 +114,8 @@ def _invariance_section(run: PlannedRun) -> Section:
 def _probabilities_section(run: PlannedRun) -> Section:
     scaled = scaled_by_temperature(run)
     if scaled is None:
-        lines = "The validation samples are classified no better than by chance, so no temperature fits them."
-        return Section("How good the probabilities are", (lines,), panel="reliability")
+        reason = "The validation samples are classified no better than by chance, so no temperature fits them."
+        return Section("How good the probabilities are", (reason,), panel="reliability")
     temperature, log_p = scaled
     header = ("", "as trained", f"at T = {format_number(temperature)}")
     rows = []
@@ -126,7 +128,8 @@ def _probabilities_section(run: PlannedRun) -> Section:
         rows.append((name, *(format_with_error(float(each.value), float(each.error)) for each in found)))
     lines = (
         f"Of the test samples, as trained and with logits divided by T = {format_number(temperature)}, which fits the "
-        f"{len(run.validation_labels)} validation samples best. Label smoothing leaves T below 1.",
+        f"{len(run.validation_labels)} validation samples best. Label smoothing makes "
+        "members less sure than they are right, and a T below 1 repairs that.",
     )
     return Section("How good the probabilities are", lines, header, tuple(rows), "reliability")
 
@@ -175,18 +178,27 @@ def _scope_section(run: PlannedRun) -> Section:
     plan, order = run.plan, run.plan.problem["order"]
     warnings = tuple(note.removeprefix(WARNING) for note in plan.notes if note.startswith(WARNING))
     cross_entropy = "the cross-entropy, " if run.classes else ""
+    bias = float(plan.points.bias.max())
+    exact = is_rounding(plan, bias)
+    theorem = (
+        "is equivariant on every input and at every time, exactly"
+        if exact
+        else f"is equivariant only if network and action respect the group; here it deviates by up to {bias:.2g}"
+    )
     lines = (
-        "By theory: infinitely many, infinitely wide members of the planned architecture, trained on all augmented samples "
-        "with the squared error, are exactly equivariant, on every input and at every time. The columns “planned” are "
-        "about such networks, and those of M members about the mean of M of them.",
-        f"By symmetry alone: at any width and with any loss, the law of members is equivariant if training uses all {order} "
-        "images of every sample, and the law of the initial weights is invariant under the action that the group induces "
-        "on them. Then the deviation of the mean of M members falls as 1/√M.",
+        "By theory: the mean of infinitely many, infinitely wide members of the planned architecture, trained on all "
+        f"augmented samples with the squared error, {theorem}. The columns “planned” are about such networks.",
+        f"By symmetry alone: at any width and with any loss, the mean of M members is equivariant up to a deviation that "
+        f"falls as 1/√M, if training and validation use all {order} images of every sample, as here, and if the group "
+        "permutes the weights of the network and leaves the law of the initial ones as it is. Quarter turns do that with "
+        "convolutions on windows that cover the image; nothing here checks it of your network.",
         f"Measured only: the columns “measured”, on {_test_samples(run)} that no member was trained on. This run has what "
         f"theory leaves out: {cross_entropy}Adam in batches, early stopping, finite width, and whatever the network has "
         "that has no kernel, such as batch normalisation and max-pools.",
     )
-    return Section("What holds by theory, and what is measured", (*lines, *(f"Of the plan: {each}" for each in warnings)))
+    return Section(
+        "What holds by theory, and what is measured", (*lines, *(f"Of the plan: {each}" for each in warnings))
+    )
 
 
 def _settings_section(run: PlannedRun) -> Section:

@@ -50,8 +50,8 @@ def train(
     used, also where the plan used some of them. Images are brought to mean 0 and variance 1 over all pixels of the
     training samples, other samples and labels that are numbers to mean square 1, in a way that commutes with the group.
     Classes are trained with the cross-entropy and label smoothing 0.05, numbers with the squared error, by Adam with
-    weight decay at a falling rate. Each member stops when its own loss on validation samples no longer improves, and
-    keeps its best parameters.
+    weight decay at a falling rate. Each member stops when its own loss on validation samples, augmented like all others,
+    no longer improves, and keeps its best parameters.
 
     Args:
         plan: a plan, its file, or the folder it was written to. Group and actions of a plan must have names.
@@ -92,7 +92,7 @@ def train(
         <planned run of 2 members on 4 test samples under cyclic(4)>
     """
     plan = load_plan(plan)
-    settings = {
+    settings: dict[str, Any] = {
         "network": resolve_name(network, tuple(plan.problem["shape"])),
         **_whole_settings(plan, members, epochs, batch_size, patience, max_test_points),
         "learning_rate": _check_between(learning_rate, "learning_rate", "Adam wants small rates, such as 0.003."),
@@ -143,10 +143,12 @@ def report(
     from ntk_equiv.planned_runs import _report  # and matplotlib with it, if there are figures
 
     record = run if isinstance(run, PlannedRun) else PlannedRun.load(run)
-    if path is None and record.folder is None:
-        fix = "The run has no folder, so say where to write the page."
-        raise refusal("path", expected="given", got="nothing", fix=fix)
-    target = record.folder / "report.html" if path is None else file_path(path, "path")
+    if path is None:
+        if record.folder is None:
+            fix = "The run has no folder, so say where to write the page."
+            raise refusal("path", expected="given", got="nothing", fix=fix)
+        path = record.folder / "report.html"
+    target = file_path(path, "path")
     try:
         target.write_text(_report.run_html(record, figures=boolean(figures, "figures")), encoding="utf-8")
     except OSError as error:
@@ -253,7 +255,10 @@ def _train_members(
     folder: Path | None,
     progress: bool,
 ) -> ensembles.Run:
-    augmented = augment(jnp.asarray(data.x[kept]), jnp.asarray(data.y[kept]), data.rep_x, data.rep_y)
+    # Validated on augmented samples too: what decides when to stop must not prefer one image of a sample to another.
+    augmented, validation = (
+        augment(jnp.asarray(data.x[part]), jnp.asarray(data.y[part]), data.rep_x, data.rep_y) for part in (kept, held)
+    )
     size = min(settings["batch_size"], len(kept) * data.group.order)
     classes = data.test_labels.ndim == 1
     try:
@@ -266,7 +271,7 @@ def _train_members(
             loss="cross_entropy" if classes else "mse",
             label_smoothing=SMOOTHING if classes else 0.0,
             optimizer=ensembles.adam_by_epoch(settings["learning_rate"], module, augmented, batch_size=size),
-            validation=(jnp.asarray(data.x[held]), jnp.asarray(data.y[held])),
+            validation=validation,
             early_stopping=ensembles.EarlyStopping(settings["patience"]),
             key=jax.random.key(settings["seed"]),
             checkpoint=None if folder is None else folder / CHECKPOINTS,

@@ -8,10 +8,16 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ntk_equiv import planning
-from tests.planning.problems import IMAGES, SETTINGS, VECTORS
+from tests.planning.problems import SETTINGS, VECTORS
 
+# Images of two classes, x, y, x_test, y_test, whose shapes are those of the pictures in the tests of the command line,
+# so that programs are compiled once.
+_names = np.arange(10) % 2
+_images = np.random.default_rng(0).uniform(size=(10, 4, 4, 3)) * (1 + _names[:, None, None, None])
+IMAGES = (_images[:8], np.array(["dark", "light"])[_names[:8]], _images[8:], np.array(["dark", "light"])[_names[8:]])
 HERE = "tests.planned_runs.problems"
 TRAINING = {"epochs": 3, "batch_size": 8, "learning_rate": 0.05, "members": 2}
 
@@ -65,12 +71,11 @@ def too_many(outputs):
 not_a_function = 3
 
 
-def plan_of_vectors(**changed):
+def plan_of_vectors():
     x, y, x_test, y_test = VECTORS
-    return planning.plan(x, y, x_test=x_test, y_test=y_test, **{**SETTINGS, **changed})
+    return planning.plan(x, y, x_test=x_test, y_test=y_test, **SETTINGS)
 
 
-def plan_of_images(**changed):
+def plan_of_images():
     x, y, x_test, y_test = IMAGES
-    settings = {**SETTINGS, "action": "rot90", "times": [1, 10]}
-    return planning.plan(x, y, x_test=x_test, y_test=y_test, **{**settings, **changed})
+    return planning.plan(x, y, x_test=x_test, y_test=y_test, **{**SETTINGS, "action": "rot90"})

@@ -12,9 +12,9 @@ import pytest
 
 from ntk_equiv import cli, planned_runs
 from tests.planned_runs import problems
-from tests.planned_runs.problems import HERE, TRAINING
+from tests.planned_runs.problems import HERE, IMAGES, TRAINING
 from tests.planning.page import Page
-from tests.planning.problems import IMAGES, SETTINGS, VECTORS
+from tests.planning.problems import SETTINGS, VECTORS
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,6 +35,10 @@ def trained(plan, name, **changed):
     x, y, x_test, y_test = VECTORS if name == "vectors" else IMAGES
     settings = {**TRAINING, "network": f"{HERE}:dense", "x_test": x_test, "y_test": y_test, **changed}
     return planned_runs.train(plan, x, y, **settings)
+
+
+def as_options(settings):
+    return [str(word) for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
 
 
 def row_of(run, name):
@@ -117,16 +121,13 @@ def folder_of_data(tmp_path, monkeypatch):
 
 
 def test_the_three_commands_do_what_the_functions_do(runs, folder_of_data, capsys):
-    run, expected = runs["images"], runs["images"].plan
-    expected.save(folder_of_data / "plan.json")
-    settings = [word for name in SETTINGS for word in (f"--{name.replace('_', '-')}", str(expected.settings[name]))]
-    settings[settings.index("--action") + 1], at = "rot90", settings.index("--times")
-    settings[at + 1 : at + 2] = ["1", "10"]
-    quiet = ["--quiet"]
-    assert cli.main(["plan", "images.npz", *settings, "--no-figures", *quiet]) == 0
-    training = [word for name, value in TRAINING.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    run = runs["images"]
+    asked = {**SETTINGS, "action": "rot90"}
+    times = asked.pop("times")
+    planning = ["plan", "images.npz", *as_options(asked), "--times", *times, "--no-figures", "--quiet"]
+    assert cli.main(planning) == 0
     capsys.readouterr()
-    command = ["train", "images-plan", "--network", f"{HERE}:dense", *training, *quiet]
+    command = ["train", "images-plan", *as_options({"network": f"{HERE}:dense", **TRAINING}), "--quiet"]
     assert cli.main(command) == 0
     said = capsys.readouterr()
     assert said.out.endswith("images-run\n\nNow `ntk-equiv report images-run` writes the report.\n")
@@ -151,6 +152,7 @@ def test_the_report_is_one_page_that_loads_nothing(runs, tmp_path):
         assert len(pictures) == panels + (len(run.samples) if name == "images" else 0)
         assert {target for target in page.targets if target not in pictures} == {f"#{name}" for name in page.ids}
         assert not re.search(r"https?:|//|@import|url\(|<script|<link", re.sub(r'"data:image[^"]*"', "", text))
+        assert "prefers-color-scheme: dark" in text
         for words in ("Plan and measurement", "What holds by theory, and what is measured", run.origin["date"], "jax"):
             assert words in page.text, words
     hostile = dataclasses.replace(run.plan, problem={**run.plan.problem, "group": "<script>alert(1)</script>"})
@@ -167,7 +169,7 @@ def test_the_figures_show_the_numbers_of_the_run(runs):
     container = dict(zip((each.get_label() for each in ax.containers), ax.containers, strict=True))["measured"]
     assert container.lines[0].get_ydata()[-1] == pytest.approx(row_of(run, "deviation").measured[0])
     assert "loss" in {ax.get_title(loc="left") for ax in run.figure("training").axes}
-    with pytest.raises(ValueError, match="`panel` must be one of 'training', 'members', got 'reliability'"):
+    with pytest.raises(ValueError, match=r"`panel` must be one of 'training', 'members', got 'reliability'"):
         run.figure("reliability")
 
 
@@ -175,8 +177,8 @@ def test_a_run_that_was_killed_continues_to_the_same_bits(plans, folder_of_data)
     """One process is killed as soon as it has a checkpoint; this one continues and ends as if nothing had happened."""
     plans["vectors"].save(folder_of_data / "plan.json")
     changed = {"epochs": 60, "patience": 60, "network": f"{HERE}:deadly"}
-    settings = [f"--{name.replace('_', '-')}={value}" for name, value in {**TRAINING, **changed}.items()]
-    command = ["train", "plan.json", "--data", "vectors.npz", "--out", "run", "--quiet", *settings]
+    asked = as_options({**TRAINING, **changed})
+    command = ["train", "plan.json", "--data", "vectors.npz", "--out", "run", "--quiet", *asked]
     environment = {
         **os.environ,
         "JAX_ENABLE_X64": "1",
@@ -187,7 +189,7 @@ def test_a_run_that_was_killed_continues_to_the_same_bits(plans, folder_of_data)
         [sys.executable, "-m", "ntk_equiv", *command], capture_output=True, text=True, env=environment, check=False
     )
     assert done.returncode == -9, done.stderr
-    with pytest.raises(ValueError, match="must be the folder of a run that has finished, got run, whose training was"):
+    with pytest.raises(ValueError, match=r"must be the folder of a run that has finished, got run, whose training was"):
         planned_runs.PlannedRun.load("run")
     assert cli.main(command) == 0
     found = planned_runs.PlannedRun.load("run")
@@ -202,7 +204,7 @@ def test_a_run_that_was_killed_continues_to_the_same_bits(plans, folder_of_data)
     [
         ({"learning_rate": 0.1}, r"`folder` must be that of a run with these settings, got .* learning_rate 0.05, not"),
         ({"network": f"{HERE}:identity"}, "`network` must be one with 2 outputs for each sample"),
-        ({"network": f"{HERE}:raises"}, "`network` must be a network for samples of shape .* no such weights"),
+        ({"network": f"{HERE}:raises"}, r"`network` must be a network for samples of shape .*no such weights"),
         ({"network": f"{HERE}:a_number"}, "`network` must be a network for samples of shape"),
         ({"network": f"{HERE}:not_a_function"}, "`network` must be a function, got .*, int"),
         ({"network": f"{HERE}:nothing"}, "`network` must be a factory that can be imported"),
@@ -223,23 +225,25 @@ def test_other_data_plans_and_networks_are_refused(runs, plans, tmp_path):
     given = {"x_test": x_test, "y_test": y_test, **TRAINING, "network": f"{HERE}:dense"}
     with pytest.raises(ValueError, match=r"`data` must be those of the plan, got others \(SHA-256 .*changed since"):
         planned_runs.train(run.plan, x + 1e-3, y, **given)
-    with pytest.raises(ValueError, match=r"with samples of shape \[4, 4, 1\], got samples of shape \[5, 5, 1\]"):
-        planned_runs.train(run.plan, np.zeros((5, 5, 5, 1)), y, **{**given, "x_test": np.zeros((3, 5, 5, 1))})
-    with pytest.raises(ValueError, match="`folder` must be that of a run of this plan, got .* with other data"):
+    with pytest.raises(ValueError, match=r"with samples of shape \[4, 4, 3\], got samples of shape \[5, 5, 3\]"):
+        planned_runs.train(run.plan, np.zeros((8, 5, 5, 3)), y, **{**given, "x_test": np.zeros((2, 5, 5, 3))})
+    with pytest.raises(ValueError, match=r"`folder` must be that of a run of this plan, got .* with other data"):
         trained(plans["vectors"], "vectors", folder=run.folder)
-    with pytest.raises(ValueError, match="`plan` must be one whose group and actions have names"):
+    with pytest.raises(ValueError, match=r"`plan` must be one whose group and actions have names"):
         trained(dataclasses.replace(run.plan, settings={**run.plan.settings, "group": "cyclic(4)"}), "images")
-    with pytest.raises(ValueError, match="`x` must be of shape .n, 4, 4, 1., got shape"):
-        run.predict(np.zeros((1, 5, 5, 1)))
+    with pytest.raises(ValueError, match=r"`x` must be of shape \[n, 4, 4, 3\], got shape"):
+        run.predict(np.zeros((1, 5, 5, 3)))
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="`folder` must be new, empty, or that of this run"):
+    with pytest.raises(ValueError, match=r"`folder` must be new, empty, or that of this run"):
         trained(run.plan, "images", folder=tmp_path)
     own = trained(run.plan, "images", folder=tmp_path / "own", network=problems.dense(2))
-    with pytest.raises(ValueError, match="`run` must be one from a folder, with a network that has a name"):
+    with pytest.raises(ValueError, match=r"`run` must be one from a folder, with a network that has a name"):
         planned_runs.PlannedRun.load(own.folder).with_ensemble()
     again = planned_runs.PlannedRun.load(own.folder).with_ensemble(problems.dense(2))
     np.testing.assert_array_equal(again.predict(x_test), own.predict(x_test))
-    with pytest.raises(ValueError, match="`folder` must be that of this very run, got .* with a run of something else"):
+    with pytest.raises(
+        ValueError, match=r"`folder` must be that of this very run, got .* with a run of something else"
+    ):
         trained(run.plan, "images", folder=tmp_path / "own", network=problems.wider(2))
 
 
