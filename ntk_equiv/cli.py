@@ -1,7 +1,7 @@
 """The command line: `ntk-equiv plan`, `train`, `report` and `info`.
 
-Here arguments become calls of `ntk_equiv.planning`, `planned_runs` and `ensembles`. They are imported only when they
-are needed, so that help comes at once. Exit codes are those a shell expects: 0 for success, 2 for what the user has to put
+Here arguments become calls of `planning`, `planned_runs` and `ensembles`. They are imported only when they are needed,
+so that help comes at once. Exit codes are those a shell expects: 0 for success, 2 for what the user has to put
 right, 1 for any other error, 130 after an interruption.
 """
 

@@ -144,7 +144,8 @@ def planned_invariance(run: PlannedRun, /) -> tuple[np.ndarray, np.ndarray]:
     if run.classes is None:
         return plan.orbit.members, plan.orbit.mean
     one, many = plan.points.same_one, plan.points.same_many
-    assert one is not None and many is not None, "plans know both for classes"
+    assert one is not None, "plans know it for classes"
+    assert many is not None, "and this"
     known = {1: one.mean(), plan.settings["members"]: many.mean()}
     return np.array([*known]), np.array([*known.values()])
 

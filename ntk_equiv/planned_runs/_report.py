@@ -14,8 +14,8 @@ from ntk_equiv.planning import format_members, page_html
 BINS = 10
 LEGEND_BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
 CAPTIONS = {
-    "training": "Losses, metrics and learning rate along training: solid the ensemble on the validation samples, dotted "
-    "the median and the quartiles of its members.",
+    "training": "Losses, metrics and learning rate along training: solid the ensemble on the validation samples, "
+    "dotted the median and the quartiles of its members.",
     "members": "Invariance of the mean of the first M members: measured on test samples with standard errors, and as "
     "planned.",
     "reliability": "Accuracy against confidence on the test samples, with standard errors. On the diagonal, "

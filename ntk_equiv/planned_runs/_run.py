@@ -139,7 +139,7 @@ class PlannedRun:
         return planning.sections_text(_text.run_sections(self))
 
     def figure(self, panel: str, /) -> Any:
-        """Draw "training", "members", or for classes "reliability": a matplotlib figure, which `plotting.save` writes."""
+        """Return a matplotlib figure: "training", "members", or for classes "reliability"."""
         from ntk_equiv.planned_runs import _report
 
         return _report.draw_panel(self, panel)

@@ -40,10 +40,11 @@ def _short_answers(run: PlannedRun) -> tuple[str, ...]:
     first, *_, invariance = compare(run)
     best = max if run.classes else min
     return (
-        f"How good is it: {first.name} {format_with_error(*first.measured)}, of {_test_samples(run)}. The best member by "
-        f"itself has {format_number(best(first.members))}, the median member {format_number(np.median(first.members))}.",
-        f"How invariant is it: {invariance.name} {format_with_error(*invariance.measured)}. The median member by itself "
-        f"has {format_number(np.median(invariance.members))}.",
+        f"How good is it: {first.name} {format_with_error(*first.measured)}, on {_test_samples(run)}. The best member "
+        f"by itself has {format_number(best(first.members))}, the median member "
+        f"{format_number(np.median(first.members))}.",
+        f"How invariant is it: {invariance.name} {format_with_error(*invariance.measured)}. The median member by "
+        f"itself has {format_number(np.median(invariance.members))}.",
         f"Was that expected: {_expected_in_words(run, first)} {_expected_in_words(run, invariance)}",
     )
 
@@ -72,8 +73,8 @@ def _comparison_section(run: PlannedRun) -> Section:
         "median member (range)",
     )
     lines = (
-        f"Planned: {format_members(planned)}, and infinitely many, of {plan.settings['arch']}, infinitely wide and trained "
-        f"on the squared error with {plan.problem['points']} samples. Measured: the ensemble of "
+        f"Planned: {format_members(planned)}, and infinitely many, of {plan.settings['arch']}, infinitely wide and "
+        f"trained on the squared error with {plan.problem['points']} samples. Measured: the ensemble of "
         f"{format_members(len(run.outputs))} of {run.settings['network']}, trained with "
         f"{run.settings['training_samples']} samples.",
         f"±: the standard error of a test set, of {plan.problem['test_points']} samples in the plan and of "
@@ -86,8 +87,8 @@ def _comparison_section(run: PlannedRun) -> Section:
 
 def _class_terms(run: PlannedRun) -> str:
     return (
-        "The ensemble averages probabilities. Likelihoods are in nats. Calibration error: the difference between accuracy "
-        "and confidence, over 15 bins of confidence. Same class: how many of the "
+        "The ensemble averages probabilities. Likelihoods are in nats. Calibration error: the difference between "
+        "accuracy and confidence, over 15 bins of confidence. Same class: how many of the "
         f"{run.plan.problem['order']} images of a sample under the group, itself included, get the class of the sample."
     )
 
@@ -188,13 +189,14 @@ def _scope_section(run: PlannedRun) -> Section:
     lines = (
         "By theory: the mean of infinitely many, infinitely wide members of the planned architecture, trained on all "
         f"augmented samples with the squared error, {theorem}. The columns “planned” are about such networks.",
-        f"By symmetry alone: at any width and with any loss, the mean of M members is equivariant up to a deviation that "
-        f"falls as 1/√M, if training and validation use all {order} images of every sample, as here, and if the group "
-        "permutes the weights of the network and leaves the law of the initial ones as it is. Quarter turns do that with "
-        "convolutions on windows that cover the image; nothing here checks it of your network.",
-        f"Measured only: the columns “measured”, on {_test_samples(run)} that no member was trained on. This run has what "
-        f"theory leaves out: {cross_entropy}Adam in batches, early stopping, finite width, and whatever the network has "
-        "that has no kernel, such as batch normalisation and max-pools.",
+        "By symmetry alone: at any width and with any loss, the mean of M members is equivariant up to a deviation "
+        f"that falls as 1/√M, if training and validation use all {order} images of every sample, as here, if the "
+        "action is exact, without interpolation, and if the group permutes the weights of the network and leaves the "
+        "law of the initial ones as it is. Quarter turns do that with convolutions on windows that cover the image; "
+        "nothing here checks it of your network.",
+        f"Measured only: the columns “measured”, on {_test_samples(run)}. This run has what theory leaves out: "
+        f"{cross_entropy}Adam in batches, early stopping, finite width, and whatever the network has that has no "
+        "kernel, such as batch normalisation and max-pools.",
     )
     return Section(
         "What holds by theory, and what is measured", (*lines, *(f"Of the plan: {each}" for each in warnings))

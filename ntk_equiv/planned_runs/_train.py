@@ -50,7 +50,7 @@ def train(
     used, also where the plan used some of them. Images are brought to mean 0 and variance 1 over all pixels of the
     training samples, other samples and labels that are numbers to mean square 1, in a way that commutes with the group.
     Classes are trained with the cross-entropy and label smoothing 0.05, numbers with the squared error, by Adam with
-    weight decay at a falling rate. Each member stops when its own loss on validation samples, augmented like all others,
+    weight decay at a falling rate. Each member stops when its own loss on validation samples, which are augmented too,
     no longer improves, and keeps its best parameters.
 
     Args:
