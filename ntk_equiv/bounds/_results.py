@@ -170,7 +170,7 @@ class Enclosure(_NumberLike):
         return np.asarray(self.upper)
 
 
-def jackknife_error(others: Any) -> np.ndarray:
+def jackknife_error(others: Any) -> np.ndarray | np.floating:
     """Return the standard error of an estimate from its values without one block of draws, [blocks, ...]."""
     return np.sqrt((len(others) - 1) * np.var(others, axis=0))
 
