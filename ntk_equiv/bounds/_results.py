@@ -170,9 +170,9 @@ class Enclosure(_NumberLike):
         return np.asarray(self.upper)
 
 
-def jackknife_error(others: Any) -> np.ndarray | np.floating:
+def jackknife_error(others: Any) -> np.ndarray:
     """Return the standard error of an estimate from its values without one block of draws, [blocks, ...]."""
-    return np.sqrt((len(others) - 1) * np.var(others, axis=0))
+    return np.asarray(np.sqrt((len(others) - 1) * np.var(others, axis=0)))
 
 
 def _format(value: Any) -> str:
