@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "metrics": BASE,
     "_gram": BASE | {"_positions"},
     "theorems": SYMMETRY | {"_gram", "_positions"},
-    "empirical": BASE | {"stax", "_gram"},
+    "empirical": BASE | {"stax", "_gram", "filters"},
     "infinite": THEORY,
     "bounds": THEORY | {"empirical", "infinite"},
     "ensembles": THEORY | {"empirical"},

@@ -11,10 +11,22 @@
 - `width_scaling` estimates the effect of a finite width on both kernels. It returns a `WidthScaling`, which has a
   `Correction` a/width for each; `fitted_correction` fits one to any other quantity. `fitted_exponent` fits the power of
   the width, an `Exponent`, and `extrapolate_width` returns an `Extrapolation` to infinite width, with its doubts.
+- `laziness` asks before training whether a network is wide enough. It returns a `Laziness`: how far members leave their
+  linearisation, `Averaged` over members, the shift of their mean that this leads to, and until when theory holds, a
+  `TimeEstimate`. From several widths `required_width` returns a `RequiredWidth`, and `shift_correction` a `Correction`.
 """
 
 from ntk_equiv.empirical._first_order import KernelCorrections, kernel_corrections
 from ntk_equiv.empirical._kernel_fn import EmpiricalKernelFn, empirical_kernel_fn
+from ntk_equiv.empirical._laziness import (
+    Averaged,
+    Laziness,
+    RequiredWidth,
+    TimeEstimate,
+    laziness,
+    required_width,
+    shift_correction,
+)
 from ntk_equiv.empirical._monte_carlo import KernelEstimate, MonteCarloKernelFn, monte_carlo_kernel_fn
 
 # For the parts above this one, not for users.
@@ -37,21 +49,28 @@ from ntk_equiv.empirical._width import (
 )
 
 __all__ = [
+    "Averaged",
     "Correction",
     "EmpiricalKernelFn",
     "Exponent",
     "Extrapolation",
     "KernelCorrections",
     "KernelEstimate",
+    "Laziness",
     "MonteCarloKernelFn",
+    "RequiredWidth",
+    "TimeEstimate",
     "WidthScaling",
     "empirical_kernel_fn",
     "extrapolate_width",
     "fitted_correction",
     "fitted_exponent",
     "kernel_corrections",
+    "laziness",
     "linearize",
     "monte_carlo_kernel_fn",
+    "required_width",
+    "shift_correction",
     "taylor_expand",
     "width_scaling",
 ]
