@@ -27,9 +27,10 @@ from ntk_equiv.empirical._laziness import (
     required_width,
     shift_correction,
 )
-from ntk_equiv.empirical._monte_carlo import KernelEstimate, MonteCarloKernelFn, monte_carlo_kernel_fn
 
 # For the parts above this one, not for users.
+from ntk_equiv.empirical._laziness import first_crossing as first_crossing
+from ntk_equiv.empirical._monte_carlo import KernelEstimate, MonteCarloKernelFn, monte_carlo_kernel_fn
 from ntk_equiv.empirical._output_axes import Axes as Axes
 from ntk_equiv.empirical._output_axes import canonical_axes as canonical_axes
 from ntk_equiv.empirical._output_axes import contract_outputs as contract_outputs

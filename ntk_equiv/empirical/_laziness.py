@@ -260,7 +260,7 @@ class Laziness:
         allowed = scalar(standard_errors, "standard_errors", at_least=0) * self.spreads / math.sqrt(count)
         sizes, errors = self.sizes, _errors_of_sizes(self.shift)
         curves = (sizes, sizes + 2 * errors, np.maximum(sizes - 2 * errors, 0))
-        time, lower, upper = (_first_crossing(self.times, curve / allowed) for curve in curves)
+        time, lower, upper = (first_crossing(self.times, curve / allowed) for curve in curves)
         at = (
             len(self.times) - 1 if math.isinf(time) else int(np.searchsorted(self.times, time).clip(max=len(sizes) - 1))
         )
@@ -546,7 +546,7 @@ def _errors_of_sizes(shift: Averaged) -> np.ndarray:
     return np.sqrt(np.mean(shift.error**2, axis=tuple(range(1, shift.error.ndim))))
 
 
-def _first_crossing(times: np.ndarray, ratio: np.ndarray) -> float:
+def first_crossing(times: np.ndarray, ratio: np.ndarray) -> float:
     """Return when a ratio first exceeds 1, on straight lines in log t; inf if it does not."""
     above = np.flatnonzero(ratio > 1)
     if not above.size:
