@@ -39,7 +39,7 @@ from ntk_equiv._check import (
     samples_in,
     scalar,
 )
-from ntk_equiv._typing import Inputs
+from ntk_equiv._typing import Inputs, Scalar
 from ntk_equiv.empirical._derivatives import Params
 from ntk_equiv.empirical._drift import (
     Network,
@@ -249,6 +249,27 @@ class Laziness:
             raise refusal("mean", expected=f"of shape {shift.value.shape}", got=f"shape {mean.shape}", fix=fix)
         return Averaged(mean + shift.value, shift.error)
 
+    def shift_at(self, t: Scalar | None = None) -> tuple[Averaged, np.ndarray]:
+        """Return the shift at one time, [m, ...], and the variance that trained members are estimated to have there.
+
+        Args:
+            t: one of the times; the last unless given.
+        """
+        at, shift = self.place_of(t), self.shift
+        return Averaged(shift.value[at], shift.error[at]), self.predicted[:, at].var(0, ddof=1)
+
+    def place_of(self, t: Scalar | None) -> int:
+        """Return the place of a time among those that were looked at; the last for None.
+
+        Args:
+            t: the time.
+        """
+        places = [len(self.times) - 1] if t is None else np.flatnonzero(np.isclose(self.times, scalar(t, "t")))
+        if not len(places):
+            fix = "Pass it to `laziness` as well."
+            raise refusal("t", expected=f"one of the times {self.times.tolist()}", got=t, fix=fix)
+        return int(places[0])
+
     def holds_until(self, members: int, *, standard_errors: float | int = 2) -> TimeEstimate:
         """Estimate until when theory holds for an ensemble, which may have more members than were looked at.
 
@@ -378,7 +399,7 @@ def laziness(
     return Laziness(times, outputs["linear"], bend, drift, limit, *scalars, kinks=kinks)
 
 
-def required_width(found: Mapping[int, Laziness], delta: float | int, t: float | int | None = None) -> RequiredWidth:
+def required_width(found: Mapping[int, Laziness], delta: float | int, t: Scalar | None = None) -> RequiredWidth:
     """Estimate the width from which on theory holds to δ at time t: the size of the shift there is δ.
 
         N = N_0 (size/δ)^(1/p)
@@ -414,7 +435,7 @@ def required_width(found: Mapping[int, Laziness], delta: float | int, t: float |
     if not delta > 0:
         raise refusal("delta", expected="above 0", got=delta, fix="No finite width has no shift at all.")
     last = found[widths[-1]]
-    at = len(last.times) - 1 if t is None else _place_of(last.times, t)
+    at = last.place_of(t)
     if any(not np.array_equal(found[width].times, last.times) for width in widths):
         got = [found[width].times.tolist() for width in widths]
         raise refusal("found", expected="of the same times", got=got, fix="Call `laziness` with the same `t`.")
@@ -426,7 +447,7 @@ def required_width(found: Mapping[int, Laziness], delta: float | int, t: float |
     return RequiredWidth(value, lower, upper, exponent, (*doubts, *last._doubts(at)))
 
 
-def shift_correction(found: Mapping[int, Laziness], t: float | int | None = None) -> Correction:
+def shift_correction(found: Mapping[int, Laziness], t: Scalar | None = None) -> Correction:
     """Fit the correction a/N of the mean to the shifts that were estimated for several widths N, at one time.
 
     It takes the place of a correction that is fitted to trained networks, as in `bounds.finite_width_estimate`.
@@ -452,8 +473,7 @@ def shift_correction(found: Mapping[int, Laziness], t: float | int | None = None
     shifts = {}
     for width in widths:
         one = instance(found[width], Laziness, "found", expected="records of `laziness`", fix=fix)
-        at = len(one.times) - 1 if t is None else _place_of(one.times, t)
-        shifts[width] = Averaged(one.shift.value[at], one.shift.error[at])
+        shifts[width], _ = one.shift_at(t)
     return fitted_correction({N: s.value for N, s in shifts.items()}, {N: s.error for N, s in shifts.items()})
 
 
@@ -569,15 +589,6 @@ def _exponent_of_shifts(found: Mapping[int, Laziness], at: int) -> tuple[float, 
         return 1.0, ("its exponent is not seen above the noise: the shift is taken to fall as 1/width",)
     doubt = f"the shift falls as 1/width^{exponent.value:.2f} (± {exponent.error:.2f}), not as 1/width"
     return exponent.value, () if exponent.agrees_with(1) else (doubt,)
-
-
-def _place_of(times: np.ndarray, t: float | int) -> int:
-    """Return the place of a time among those that were looked at."""
-    places = np.flatnonzero(np.isclose(times, scalar(t, "t"), rtol=1e-9))
-    if not places.size:
-        fix = "Pass it to `laziness` as well."
-        raise refusal("t", expected=f"one of the times {times.tolist()}", got=t, fix=fix)
-    return int(places[0])
 
 
 def _check_times(filter: Filter, t: Any) -> np.ndarray:
