@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "ensembles": THEORY | {"empirical"},
     "plotting": BASE | {"metrics"},
     "datasets": SYMMETRY,
-    "planning": THEORY | {"infinite", "bounds", "plotting"},
+    "planning": THEORY | {"empirical", "infinite", "bounds", "plotting"},
     "interop": BASE,
     # The facade stands above all that it calls, and nothing below knows of it.
     "nt": THEORY | {"empirical", "infinite"},

@@ -286,8 +286,6 @@ class Laziness:
             len(self.times) - 1 if math.isinf(time) else int(np.searchsorted(self.times, time).clip(max=len(sizes) - 1))
         )
         doubts = self._doubts(at)
-        if math.isinf(time):
-            doubts = (*doubts, "the shift does not get so large within the times that were looked at")
         if time < self.times[0]:
             doubts = (*doubts, "the shift is larger than that at the first time already")
         return TimeEstimate(time, lower, upper, doubts)
@@ -316,7 +314,6 @@ def laziness(
     x: Inputs,
     t: Any,
     filter: Filter | None = None,
-    /,
     *,
     reduction: str = "sum",
     theory: Any = None,
