@@ -255,10 +255,12 @@ def finite_width_estimate(
     """
     count, delta = single_members(members), single_deviation(delta)
     bias, error, spread = _shift_of_mean(mean, width, t)
-    if variance is None and spread is None:
-        fix = "Pass `ens.var(x, t)`, or what `empirical.laziness` returned for this width."
-        raise refusal("variance", expected="given for a fitted correction", got="None", fix=fix)
-    variance = spread if variance is None else np.asarray(check_variance(variance), float)
+    if variance is None:
+        if spread is None:
+            fix = "Pass `ens.var(x, t)`, or what `empirical.laziness` returned for this width."
+            raise refusal("variance", expected="given for a fitted correction", got="None", fix=fix)
+        variance = spread
+    variance = np.asarray(check_variance(variance), float)
     if same_shape(variance=variance, mean=bias) != bias.shape:
         fix = "Pass that of one channel at the samples of the correction."
         raise refusal("variance", expected=f"of shape {bias.shape}", got=f"shape {variance.shape}", fix=fix)

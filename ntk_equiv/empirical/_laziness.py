@@ -391,9 +391,18 @@ def laziness(
     outputs = {name: stacked[name].reshape(members, len(times), *shape) for name in ("linear", "on_path")}
     drift = np.moveaxis(stacked["drift"], 2, 0).reshape(int(sweeps), members, len(times), *shape)
     limit = None if theory is None else _limit_of_members(theory, networks, x_test, times, shape)
-    scalars = (stacked[name] for name in ("kernel_change", "lazy_ratio", "move"))
     bend = outputs["on_path"] - outputs["linear"]
-    return Laziness(times, outputs["linear"], bend, drift, limit, *scalars, kinks=kinks)
+    return Laziness(
+        times=times,
+        linear=outputs["linear"],
+        bend=bend,
+        sweeps=drift,
+        theory=limit,
+        kernel_change=stacked["kernel_change"],
+        lazy_ratio=stacked["lazy_ratio"],
+        move=stacked["move"],
+        kinks=kinks,
+    )
 
 
 def required_width(found: Mapping[int, Laziness], delta: float | int, t: Scalar | None = None) -> RequiredWidth:

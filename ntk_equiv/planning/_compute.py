@@ -250,8 +250,8 @@ def _make_plan(task: _Task, name: str | None, say: Callable[[str], None], start:
             # It takes the same few seconds whatever the data, so that it is no part of what the budget is spent on.
             say(f"how much the kernels of networks of width {settings.width} change")
             reps, asked = (task.rep_x, task.rep_y), (answers["times"], answers["t"])
-            width, doubts = answer_width(settings, problem, reps, task.flow, *asked)
-            more_notes = (*more_notes, *doubts)
+            width, doubts = answer_width(settings, problem, reps, group.order, task.flow, *asked)
+            more_notes = [*more_notes, *doubts]
     points = answers["points"]
     return Plan(
         settings.as_dict(),

@@ -33,6 +33,7 @@ def answer_width(
     settings: Settings,
     problem: Problem,
     reps: "tuple[Representation, Representation]",
+    order: int,
     flow: "Filter",
     times: np.ndarray,
     t: float,
@@ -43,6 +44,7 @@ def answer_width(
         settings: what is asked; the network has a name.
         problem: the data.
         reps: how the group acts on samples and on labels.
+        order: of the group.
         flow: how the network is trained.
         times: the training times of the plan.
         t: the time for which members and invariance are given.
@@ -51,7 +53,7 @@ def answer_width(
     finite = times[np.isfinite(times) & (times > 0)]
     last = t if np.isfinite(t) and t > 0 else float(finite.max()) if finite.size else 1.0
     looked_at = last * 4.0 ** np.arange(1 - TIMES, 1)
-    order, outputs = reps[0].group.order, int(np.prod(problem.y.shape[1:]))
+    outputs = problem.channels
     count = max(1, min(len(problem.x), LARGEST_SIDE // (order * outputs)))
     # Spread over all, because data may come sorted by class.
     chosen = np.linspace(0, len(problem.x) - 1, count).round().astype(int)
@@ -81,6 +83,4 @@ def answer_width(
         needed=np.array(needed[:3], float),
     )
     wrong = dict.fromkeys((*until.doubts, *needed.doubts))
-    return answer, tuple(
-        f"The estimate of what a width of {settings.width} does is doubtful: {doubt}." for doubt in wrong
-    )
+    return answer, [f"The estimate of what a width of {settings.width} does is doubtful: {doubt}." for doubt in wrong]
