@@ -46,11 +46,13 @@ types: $(VENV)/.dev  ## check the types
 	$(VENV)/bin/mypy
 
 docs: $(VENV)/.docs  ## build the documentation into site/
-	$(VENV)/bin/mkdocs build --strict --quiet
+	$(VENV)/bin/python docs/tools/tutorials.py
+	$(VENV)/bin/python -m zensical build --clean --strict -f mkdocs.yml
 	$(VENV)/bin/python docs/tools/links.py site
 
 docs-serve: $(VENV)/.docs  ## show the documentation in a browser while it is written
-	$(VENV)/bin/mkdocs serve
+	$(VENV)/bin/python docs/tools/tutorials.py
+	$(VENV)/bin/python -m zensical serve -f mkdocs.yml
 
 pictures: $(VENV)/.demo  ## draw the pictures of the concept pages again
 	$(VENV)/bin/python docs/tools/pictures.py

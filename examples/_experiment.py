@@ -75,9 +75,10 @@ class Experiment:
             data = self.load(settings, asked.data_dir)
         except (ValueError, OSError, ImportError) as error:
             raise Refused(f"the data cannot be used: {error}") from error
-        results = Results(folder, self.name, asked.preset, settings, restart=asked.restart, progress=not asked.quiet)
-        self.compute(settings, data, results)
-        self._show(folder, settings, results.found)
+        options = {"restart": asked.restart, "progress": not asked.quiet}
+        with Results(folder, self.name, asked.preset, settings, **options) as results:
+            self.compute(settings, data, results)
+            self._show(folder, settings, results.found)
 
     def _show(self, folder: Path, settings: Any, found: Mapping[str, Arrays]) -> None:
         text = self.table(settings, found)

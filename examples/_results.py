@@ -7,7 +7,8 @@
         table.txt  *.pdf  *.png
 
 Each file is written under another name and then renamed. So a program may be interrupted or killed at any moment, or
-the disk may be full: finished parts stay, and the same command continues from there.
+the disk may be full: finished parts stay, and the same command continues from there. One program at a time writes to a
+folder, and holds a lock on it.
 """
 
 import contextlib
@@ -46,11 +47,31 @@ class Found(dict[str, Arrays]):
 
 
 class Results:
-    """A folder of results, with one file for each finished part."""
+    """A folder of results, with one file for each finished part. Inside of `with`, no other program writes to it."""
 
     def __init__(self, folder: Path, name: str, preset: str, settings: Any, *, restart: bool, progress: bool) -> None:
         self.folder, self.progress = folder, progress
         self.found = Found()
+        if _holds_something(folder):
+            _read_about(folder)  # a lock would leave a file in a folder of something else
+        try:
+            self._lock = ensembles.FolderLock(folder, "--results")
+        except BlockingIOError as error:
+            raise Refused(str(error)) from None
+        try:
+            self._open(name, preset, settings, restart)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __enter__(self) -> "Results":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def _open(self, name: str, preset: str, settings: Any, restart: bool) -> None:
+        folder = self.folder
         if restart:
             clear(folder, name)
         asked = {"experiment": name, "preset": preset, "settings": _plain(settings)}
@@ -130,6 +151,8 @@ def clear(folder: Path, name: str) -> None:
         raise Refused(f"{folder} holds results of {there}, which {name} does not throw away. Remove it yourself.")
     # about.json marks the folder as ours, so it goes last: then even this can be interrupted.
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == ABOUT):
+        if entry.name == ensembles.LOCK_FILE:
+            continue
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
@@ -140,7 +163,8 @@ def _holds_something(folder: Path) -> bool:
     """Return whether a folder contains anything except files that were never finished."""
     if folder.exists() and not folder.is_dir():
         raise Refused(f"{folder} is a file. Name a folder with --results.")
-    return folder.exists() and any(entry.suffix != WRITING for entry in folder.iterdir())
+    ours = (ensembles.LOCK_FILE, WRITING)
+    return folder.exists() and not all(entry.name.endswith(ours) for entry in folder.iterdir())
 
 
 def _read_about(folder: Path) -> dict[str, Any]:

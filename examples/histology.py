@@ -27,7 +27,7 @@ import numpy as np
 import optax
 from _experiment import Experiment
 from _fourier_images import confident_images, images_of, turning_loss
-from _orbit_numbers import curves, orbit_summary, validation_summary
+from _orbit_records import OrbitRecord
 from _rotated_images import on_orbits, rotations
 from _slices import CLASSES, SETS, load
 
@@ -104,9 +104,11 @@ def train_members(settings, data, ood, module, key, order, results):
     train = augment(data.x, data.y, rotations(order))
     steps = settings.epochs * -(-train.size // settings.batch_size)
     record_count = settings.epochs * settings.records_per_epoch
-    validation = (on_orbits(data.validation_x, order), validation_summary(order, settings.sizes, data.validation_y))
-    record = {"validation": validation} | {
-        f"ood-{size}": (on_orbits(x, order), orbit_summary(order, (size,))) for size, x in ood.items()
+    n, labels = len(data.validation_x), data.validation_y
+    # Images out of distribution are made for the first members, so the first ensemble of each size is used on all sets.
+    whole = OrbitRecord(n, tuple(settings.sizes), order, labels, first=True)
+    record = {"validation": (on_orbits(data.validation_x, order), whole)} | {
+        f"ood-{size}": (on_orbits(x, order), OrbitRecord(len(x), (size,), order, first=True)) for size, x in ood.items()
     }
     run = results.train(
         f"C{order}",
@@ -122,9 +124,22 @@ def train_members(settings, data, ood, module, key, order, results):
         record_at=[round(steps * number / record_count) for number in range(record_count + 1)],
     )
     epochs = run.record_steps * settings.epochs / steps
-    osp, accuracy = np.split(run.records["validation"], 2, axis=1)
-    kept = {"validation": osp, "accuracy": accuracy} | {name: run.records[name] for name in record if "ood" in name}
-    return {"epochs": epochs, "lost": len(run.failed)} | kept
+    found = {"epochs": epochs, "lost": len(run.failed)}
+    for name, (_, kept) in record.items():
+        found |= {f"{name}.{key}": values for key, values in kept.unpack(run.records[name]).items()}
+    return found
+
+
+def curves(settings, part, name, size):
+    """Return the curve of ensembles of this size [k], its standard error [k], and curves of their members [k, size].
+
+    They are those of the orbit same prediction of a set, or of the accuracy on validation images as they are.
+    """
+    place = 0 if "ood" in name else list(settings.sizes).index(size)
+    names = ("upright", "upright_error", "member_upright") if name == "accuracy" else ("osp", "error", "members")
+    what = "validation" if name == "accuracy" else name
+    value, error, members = (part[f"{what}.{each}"] for each in names)
+    return value[:, place], error[:, place], members[:, :size]
 
 
 def table(settings, found):

@@ -161,7 +161,7 @@ def test_a_program_may_be_killed_at_any_moment(trial, folder):
     paths = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
     code = [sys.executable, "-c", KILLED, str(folder)]
     assert subprocess.run(code, env={**os.environ, "PYTHONPATH": paths}).returncode == -signal.SIGKILL
-    assert files(folder) == ["about.json", "first.npz"]
+    assert files(folder) == [".lock", "about.json", "first.npz"]  # the lock of a dead process holds nobody up
     assert trial(folder) == trial(folder, "--redraw") == 0
     assert trial.done == ["second"]
     assert "10" in (folder / "table.txt").read_text(encoding="utf-8").split()
@@ -256,6 +256,19 @@ def test_restarting_may_be_interrupted(trial, folder, monkeypatch):
     assert not removed[0].exists()
     assert trial(folder, "--restart") == 0
     assert trial.done == ["first", "second"] * 2
+
+
+def test_two_programs_do_not_write_to_one_folder(trial, folder, capsys):
+    answers = []
+    trial.meanwhile = lambda results: answers.append(Trial()(folder))
+    assert trial(folder) == 0
+    assert answers == [BAD_USAGE]
+    assert "writes to. Wait until it has ended" in capsys.readouterr().err
+    assert files(folder) == WHOLE
+    trial.meanwhile = lambda results: answers.append(Trial()(folder, "--restart"))
+    assert trial(folder, "--restart") == 0
+    assert answers == [BAD_USAGE] * 2
+    assert files(folder) == WHOLE
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(trial, capsys):

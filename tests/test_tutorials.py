@@ -44,7 +44,7 @@ print(value + 1)
 
 @pytest.fixture(scope="module")
 def renderer():
-    """Load the module `docs/tools/tutorials.py` by its path, as mkdocs does."""
+    """Load the module `docs/tools/tutorials.py` by its path, because it is no part of a package."""
     spec = importlib.util.spec_from_file_location("_tutorials", ROOT / "docs" / "tools" / "tutorials.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

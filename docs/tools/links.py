@@ -2,7 +2,7 @@
 
     python docs/tools/links.py site
 
-mkdocs checks links between pages. This script also checks links from themes, hand-written HTML and docstrings.
+Zensical checks links between pages. This script also checks links from themes, hand-written HTML and docstrings.
 """
 
 import sys

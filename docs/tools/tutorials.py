@@ -9,9 +9,11 @@ A script in the percent format of jupytext, like the tutorials, has two kinds of
 what it printed and the figures it saved, that is, all PNG files that are new in the folder. So a page shows exactly
 what a reader gets by running the script.
 
-mkdocs calls `on_files` (see `hooks` in `mkdocs.yml`) whenever it builds the site. Running the tutorials takes longer
-than the rest of the build, so their pages are cached in `.cache/` until the script, the library, this file or JAX
-changes.
+    python docs/tools/tutorials.py
+
+writes the pages of all tutorials into `docs/tutorials/`, where the site is built from; `make docs` does that first.
+Running the tutorials takes longer than the rest, so their pages are cached in `.cache/` until the script, the library,
+this file or JAX changes.
 """
 
 import contextlib
@@ -28,6 +30,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "examples" / "tutorials"
+PAGES = ROOT / "docs" / "tutorials"
 CACHE = ROOT / ".cache" / "tutorials"
 FENCE = "````"  # longer than the fences that the text of a tutorial may use
 
@@ -157,13 +160,15 @@ def _fingerprint(script: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def on_files(files: Any, *, config: Any) -> Any:
-    """Add a page for each tutorial, and its figures. mkdocs finds this function by its name."""
-    from mkdocs.structure.files import File
-
+def write_pages(folder: Path = PAGES) -> None:
+    """Write a page for each tutorial, and its figures."""
     for script in sorted(TUTORIALS.glob("[!_]*.py")):
         made = cached_page(script)
-        files.append(File.generated(config, f"tutorials/{script.stem}.md", content=made.markdown))
+        (folder / f"{script.stem}.md").write_text(made.markdown, encoding="utf-8")
         for name, image in made.figures.items():
-            files.append(File.generated(config, f"tutorials/{name}", content=image))
-    return files
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(image)
+
+
+if __name__ == "__main__":
+    write_pages()

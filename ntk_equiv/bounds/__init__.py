@@ -10,6 +10,7 @@ Finite ensembles. The mean of M members scatters about the infinite ensemble wit
 The equivariance error of M members has a law of its own, known without training any:
 
     `orbit_deviation`, an `OrbitDeviation`      expectation, probabilities, quantiles, and the members needed
+    `SampledOrbitDeviation`                     the same for other losses, from members drawn
     `expected_osp`                              for how much of the orbit the predicted class stays the same
 
 Class probabilities of M members, before training any:
@@ -44,11 +45,9 @@ from ntk_equiv.bounds._augmentation import (
 
 # For tests of the steps in a proof, not for users.
 from ntk_equiv.bounds._branch_and_bound import cover_group as cover_group
-from ntk_equiv.bounds._classification import Expected, ExpectedMetric, ExpectedMetrics, expected_metrics
+from ntk_equiv.bounds._classification import ExpectedMetric, ExpectedMetrics, expected_metrics
 
 # For `planning`, which asks several questions about one law.
-from ntk_equiv.bounds._classification import GaussianMembers as GaussianMembers
-from ntk_equiv.bounds._classification import gaussian_law as gaussian_law
 from ntk_equiv.bounds._classification import metrics_of_law as metrics_of_law
 from ntk_equiv.bounds._continuous_bound import GroupBound, continuous_group_bound, continuous_group_estimate
 from ntk_equiv.bounds._continuous_deviation import (
@@ -62,6 +61,8 @@ from ntk_equiv.bounds._discretization import DiscretizationError, discretization
 from ntk_equiv.bounds._likelihood import LikelihoodMembers, members_for_likelihood
 from ntk_equiv.bounds._likelihood import excess_of_law as excess_of_law
 from ntk_equiv.bounds._likelihood import members_of_law as members_of_law
+from ntk_equiv.bounds._member_law import GaussianMembers as GaussianMembers
+from ntk_equiv.bounds._member_law import gaussian_law as gaussian_law
 from ntk_equiv.bounds._members import (
     WidthEstimate,
     deviation_probability,
@@ -70,8 +71,9 @@ from ntk_equiv.bounds._members import (
     min_ensemble_size,
 )
 from ntk_equiv.bounds._modulus import kernel_modulus as kernel_modulus
-from ntk_equiv.bounds._orbit_deviation import OrbitDeviation, expected_osp, orbit_deviation
-from ntk_equiv.bounds._results import Enclosure, Sampled
+from ntk_equiv.bounds._orbit_deviation import expected_osp, orbit_deviation
+from ntk_equiv.bounds._orbit_law import OrbitDeviation, SampledOrbitDeviation
+from ntk_equiv.bounds._results import Enclosure, Expected, Sampled
 from ntk_equiv.bounds._simultaneous import (
     required_members,
     sampled_ensemble_size,
@@ -93,6 +95,7 @@ __all__ = [
     "OrbitDeviation",
     "RandomAugmentation",
     "Sampled",
+    "SampledOrbitDeviation",
     "WidthEstimate",
     "certified_continuous_deviation",
     "continuous_group_bound",

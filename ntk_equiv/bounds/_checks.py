@@ -69,12 +69,17 @@ def check_ensemble(ens: Any, argument: str = "ens") -> InfiniteEnsemble:
     """Return `ens` if it is an infinite ensemble."""
     if isinstance(ens, SampledEnsemble):
         fix = (
-            "Other losses have no Gaussian law: measure the members that were drawn, with `metrics` on "
-            "`ens.outputs(x, t)` at the samples and those they are moved to, or use `theorems.emergent_equivariance`."
+            "Other losses have no covariance in closed form: `ens.var` and `ens.outputs` are those of members drawn, "
+            "and `orbit_deviation` and `expected_metrics` take them."
         )
         raise refusal(argument, expected="an `InfiniteEnsemble`", got="a `SampledEnsemble`", fix=fix, kind=TypeError)
     fix = "Make one with `InfiniteEnsemble(kernel_fn, train)`."
     return instance(ens, InfiniteEnsemble, argument, expected="an infinite ensemble", fix=fix)
+
+
+def check_any_ensemble(ens: Any) -> InfiniteEnsemble | SampledEnsemble:
+    """Return `ens` if it is an infinite ensemble, trained with any loss."""
+    return ens if isinstance(ens, SampledEnsemble) else check_ensemble(ens)
 
 
 def _single(value: Any, argument: str) -> float:

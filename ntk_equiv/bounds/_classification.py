@@ -21,17 +21,15 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.special
 from jaxtyping import Float
 
 from ntk_equiv._check import (
     is_listed,
-    is_number,
     one_of,
     positive_integer,
     random_key,
@@ -42,9 +40,17 @@ from ntk_equiv._check import (
 from ntk_equiv._machine import check_fits
 from ntk_equiv._typing import Inputs, Scalar
 from ntk_equiv.bounds._checks import Numbers
-from ntk_equiv.bounds._gaussian import NUMBERS_AT_ONCE, covariance_root
-from ntk_equiv.bounds._orbit_deviation import covariance_rounding
-from ntk_equiv.infinite import InfiniteEnsemble
+from ntk_equiv.bounds._gaussian import NUMBERS_AT_ONCE
+from ntk_equiv.bounds._member_law import (
+    MemberLaw,
+    MembersToDraw,
+    check_draws,
+    check_scale,
+    join_samples,
+    log_softmax,
+    member_law,
+)
+from ntk_equiv.bounds._results import Expected, jackknife_error
 from ntk_equiv.metrics import (
     AVERAGES,
     Reliability,
@@ -72,39 +78,6 @@ SMOOTH = ("negative_log_likelihood", "brier_score")
 DRAWS, ENSEMBLES = 1000, 10
 # Into how many blocks all draws are divided, for the error of what is computed from all of them.
 BLOCKS = 32
-
-
-@runtime_checkable
-class MembersToDraw(Protocol):
-    """What has members that can be drawn: an infinite ensemble, trained on whatever loss."""
-
-    def sample(self, key: jax.Array, x: Inputs, t: Any, members: int, /) -> Any:
-        """Return outputs of so many members at the samples, [members, n, classes]."""
-
-
-class Expected(NamedTuple):
-    """An expectation over ensembles: arrays over sizes of ensembles, or numbers for one size.
-
-    Attributes:
-        value: the expectation.
-        sampling_error: its standard error over draws of members; 0 where it is known exactly.
-        test_error: its standard error over test samples; NaN if there is only one.
-        scatter: the standard deviation of one real ensemble about it.
-
-    Example:
-        >>> from ntk_equiv.bounds import Expected
-        >>> print(Expected(0.912, 0.0004, 0.02, 0.006))
-        0.912 ± 0.0004 (draws) ± 0.02 (test set), one ensemble ± 0.006
-    """
-
-    value: Any
-    sampling_error: Any
-    test_error: Any
-    scatter: Any
-
-    def __str__(self) -> str:
-        value, draws, test, scatter = (f"{number:.3g}" for number in self)
-        return f"{value} ± {draws} (draws) ± {test} (test set), one ensemble ± {scatter}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -267,101 +240,8 @@ def expected_metrics(
     names = _check_names(metrics, unknown is not None)
     count = max(DRAWS, ENSEMBLES * max(sizes)) if draws is None else positive_integer(draws, "draws")
     scale, bins, n = check_scale(scale), positive_integer(bins, "bins"), samples_in(x, "x")
-    law = member_law(ens, x if unknown is None else _joined(x, unknown), t)
+    law = member_law(ens, x if unknown is None else join_samples(x, unknown), t)
     return metrics_of_law(law, labels, n, sizes, key=key, scale=scale, ways=ways, names=names, bins=bins, draws=count)
-
-
-# The law of members
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class GaussianMembers:
-    """Members whose outputs are Gaussian and independent from class to class, as those of an `InfiniteEnsemble`.
-
-    Attributes:
-        mean: [n, classes].
-        root: a root A of the covariance AAᵀ of one class, [n, anything].
-    """
-
-    mean: Array
-    root: Array
-
-    def draw(self, key: jax.Array, count: int) -> Array:
-        """Draw the outputs of so many members, [count, n, classes]."""
-        rng = np.random.default_rng(_entropy_of(key))
-        noise = rng.standard_normal((self.root.shape[1], count * self.mean.shape[1]))
-        outputs = (self.root @ noise).reshape(len(self.mean), count, -1).swapaxes(0, 1)
-        return outputs + self.mean
-
-    def at(self, places: Array) -> "GaussianMembers":
-        """Return the law at some of the samples."""
-        return GaussianMembers(self.mean[places], self.root[places])
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class DrawnMembers:
-    """Members that are known by draws alone, from `ens.sample`."""
-
-    ens: MembersToDraw
-    x: Inputs
-    t: Any
-    mean: None = None
-
-    def draw(self, key: jax.Array, count: int) -> Array:
-        """Draw the outputs of so many members, [count, n, classes]."""
-        outputs = np.asarray(self.ens.sample(key, self.x, self.t, count), float)
-        shape = (count, samples_in(self.x, "x"))
-        if outputs.ndim != 3 or outputs.shape[:2] != shape or outputs.shape[2] < 2:
-            _refuse_outputs(f"members of shape [{count}, {shape[1]}, classes]", f"shape {outputs.shape}")
-        if not np.isfinite(outputs).all():
-            _refuse_outputs("members with finite outputs", "NaN or infinity")
-        return outputs
-
-
-MemberLaw = GaussianMembers | DrawnMembers
-
-
-def member_law(ens: Any, x: Inputs, t: Any) -> MemberLaw:
-    """Return the law of members at these samples; its mean is None unless it is Gaussian."""
-    # Of a class derived from it nothing is known but that it can be sampled.
-    if type(ens) is InfiniteEnsemble:
-        if ens.y.ndim != 2 or ens.y.shape[1] < 2:
-            _refuse_outputs("an ensemble with one output for each class", f"labels of shape {ens.y.shape}")
-        x = ens.check_samples(x)
-        return gaussian_law(ens, x, ens.mean(x, t), ens.cov(x, t))
-    if not callable(getattr(ens, "sample", None)):
-        fix = "Make one with `InfiniteEnsemble(kernel_fn, train)`."
-        raise refusal(
-            "ens", expected="an ensemble with a method `sample`", got=type(ens).__name__, fix=fix, kind=TypeError
-        )
-    return DrawnMembers(ens, x, t)
-
-
-def gaussian_law(ens: InfiniteEnsemble, x: Inputs, mean: Any, cov: Any) -> GaussianMembers:
-    """Return the law of members from their mean [n, classes] and covariance [n, n] at these samples."""
-    return GaussianMembers(np.asarray(mean, float), covariance_root(cov, covariance_rounding(ens, x)))
-
-
-def _refuse_outputs(expected: str, got: str) -> None:
-    fix = "Classification needs one output for each class, and two classes or more."
-    raise refusal("ens", expected=expected, got=got, fix=fix)
-
-
-def _entropy_of(key: jax.Array) -> list[int]:
-    """Return the numbers in a key of JAX, of the old or the new kind."""
-    new = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(key) if new else key).ravel().tolist()
-
-
-def _joined(x: Inputs, unknown: Inputs) -> Inputs:
-    """Return both sets of samples as one, so that the same members are drawn at both."""
-    samples_in(unknown, "unknown")
-    shapes = [[np.shape(leaf)[1:] for leaf in jax.tree.leaves(tree)] for tree in (x, unknown)]
-    same = str(jax.tree.structure(x)) == str(jax.tree.structure(unknown))
-    if not same or shapes[0] != shapes[1]:
-        fix = "The ensemble predicts both: make them alike."
-        raise refusal("unknown", expected="samples like x", got=f"shapes {shapes[1]} with {shapes[0]}", fix=fix)
-    return jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a), jnp.asarray(b)]), x, unknown)
 
 
 # Expectations
@@ -391,9 +271,9 @@ def metrics_of_law(
     draws: int,
 ) -> ExpectedMetrics:
     """Return the result of `expected_metrics`; samples of the law after the first n are of another kind."""
-    if (law.mean is None or "probabilities" in ways) and draws < 2 * max(sizes):
+    if law.mean is None or "probabilities" in ways:
         fix = "Two ensembles are the least from which an error can be told; leave it out for ten."
-        raise refusal("draws", expected=f"at least {2 * max(sizes)}, for two ensembles", got=draws, fix=fix)
+        check_draws(draws, 2 * max(sizes), fix=fix)
     if law.mean is not None:
         check_fits(24 * draws * law.mean.size, "draws", what="draws", fix="Take fewer draws, or fewer samples.")
     z = scale * law.draw(key, draws)
@@ -482,7 +362,8 @@ def _expect_of_size(
         sums = [sum(part) for part in zip(*(each.parts for each in batch), strict=True)]
         test_error = math.sqrt(sum(float(variance_of_mean(np.asarray(each) / len(values))) for each in sums))
         scatter = float(np.std(values, ddof=1))
-        found[name] = Expected(float(values.mean()), scatter / math.sqrt(len(values)), test_error, scatter)
+        sampling_error = math.sqrt(variance_of_mean(values))
+        found[name] = Expected(float(values.mean()), sampling_error, test_error, scatter)
     if size == 1 and "disagreement_auroc" in found:
         found["disagreement_auroc"] = Expected(*[math.nan] * 4)  # one member never disagrees
     return found, reliability_of_counts(counts)
@@ -502,7 +383,7 @@ def _expect_of_all(
         value, error = float(scores.values[0]), 0.0
         if parts is not None:  # a jackknife over blocks of draws
             others, count = score(parts).values, len(parts.log_p)
-            error = math.sqrt((count - 1) * float(np.var(others)))
+            error = float(jackknife_error(others))
             if name in SMOOTH:
                 value -= (count - 1) * float(others.mean() - value)
         found[name] = Expected(value, error, float(scores.errors[0]), 0.0)
@@ -529,20 +410,7 @@ def _average_of_all(z: Array, way: str) -> tuple[_Ensembles, _Ensembles]:
     return average(sizes[None] / sizes.sum()), average(others / others.sum(axis=1, keepdims=True))
 
 
-def log_softmax(z: Array) -> Array:
-    """Return log-probabilities from logits, whose last axis are classes."""
-    return scipy.special.log_softmax(z, axis=-1)
-
-
 # Checks
-
-
-def check_scale(scale: Scalar) -> float:
-    """Return what outputs are multiplied by as a `float`, if it is positive."""
-    if not is_number(scale) or not float(scale) > 0:
-        fix = "It is 1/T for a temperature T; 1 takes outputs as logits."
-        raise refusal("scale", expected="one positive number", got=repr(scale), fix=fix)
-    return float(scale)
 
 
 def _check_sizes(members: Any) -> tuple[int, ...]:

@@ -24,19 +24,19 @@ import jax
 import numpy as np
 import scipy.special
 
-from ntk_equiv._check import one_of, positive_integer, random_key, refusal, samples_in, single_time
+from ntk_equiv._check import one_of, random_key, samples_in, single_time
 from ntk_equiv._typing import Inputs, Scalar
 from ntk_equiv.bounds._checks import Numbers, single_deviation
-from ntk_equiv.bounds._classification import (
-    Expected,
+from ntk_equiv.bounds._member_law import (
     MemberLaw,
     MembersToDraw,
+    check_draws,
     check_scale,
     log_softmax,
     member_law,
 )
 from ntk_equiv.bounds._members import round_up
-from ntk_equiv.bounds._results import CONFIDENCE, Sampled
+from ntk_equiv.bounds._results import CONFIDENCE, Expected, Sampled
 from ntk_equiv.metrics import AVERAGES, check_classes, variance_of_mean
 
 Array = np.ndarray
@@ -138,9 +138,7 @@ def members_for_likelihood(
     random_key(key)
     delta = single_deviation(delta)
     one_of(average, AVERAGES, "average")
-    if positive_integer(draws, "draws") < FEWEST_ENSEMBLES:
-        fix = "Fewer draws do not show how much members differ."
-        raise refusal("draws", expected=f"at least {FEWEST_ENSEMBLES}", got=draws, fix=fix)
+    check_draws(draws, FEWEST_ENSEMBLES, fix="Fewer draws do not show how much members differ.")
     samples_in(x, "x")
     law = member_law(ens, x, t)
     return members_of_law(law, labels, delta, key=key, average=average, scale=check_scale(scale), draws=draws)
@@ -356,7 +354,7 @@ class _ExcessOfLogits(_Excess):
 
 
 def _error_over_draws(each: Array) -> float:
-    return float(np.std(each.mean(axis=1), ddof=1)) / math.sqrt(len(each))
+    return math.sqrt(variance_of_mean(each.mean(axis=1)))
 
 
 def _coefficient(each: Array, error: float) -> Expected:

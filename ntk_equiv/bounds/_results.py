@@ -1,12 +1,13 @@
 """Records of results that are not known exactly: sampled numbers with an interval, and enclosures from two sides.
 
-Both stand for a number (or an array of numbers) in arithmetic and comparisons.
+`Expected` keeps several errors of one number apart. The others stand for a number (or an array of numbers) in
+arithmetic and comparisons.
 """
 
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.special
@@ -106,6 +107,31 @@ class Sampled(_NumberLike):
         return cls(value, value - error, value + error, confidence, samples)
 
 
+class Expected(NamedTuple):
+    """An expectation over ensembles: arrays over sizes of ensembles, or numbers for one size.
+
+    Attributes:
+        value: the expectation.
+        sampling_error: its standard error over draws of members; 0 where it is known exactly.
+        test_error: its standard error over test samples; NaN if there is only one.
+        scatter: the standard deviation of one real ensemble about it.
+
+    Example:
+        >>> from ntk_equiv.bounds import Expected
+        >>> print(Expected(0.912, 0.0004, 0.02, 0.006))
+        0.912 ± 0.0004 (draws) ± 0.02 (test set), one ensemble ± 0.006
+    """
+
+    value: Any
+    sampling_error: Any
+    test_error: Any
+    scatter: Any
+
+    def __str__(self) -> str:
+        value, draws, test, scatter = (f"{number:.3g}" for number in self)
+        return f"{value} ± {draws} (draws) ± {test} (test set), one ensemble ± {scatter}"
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Enclosure(_NumberLike):
     """A number, or an array of numbers, between two others. It counts as the upper one.
@@ -142,6 +168,11 @@ class Enclosure(_NumberLike):
     @property
     def _value(self) -> np.ndarray:
         return np.asarray(self.upper)
+
+
+def jackknife_error(others: Any) -> np.ndarray:
+    """Return the standard error of an estimate from its values without one block of draws, [blocks, ...]."""
+    return np.sqrt((len(others) - 1) * np.var(others, axis=0))
 
 
 def _format(value: Any) -> str:

@@ -21,11 +21,13 @@ schedule of steps from one of epochs.
 This is the only part of the library that imports flax, optax and orbax.
 """
 
+# For programs that write results beside checkpoints.
+from ntk_equiv.ensembles._checkpoint import LOCK_FILE as LOCK_FILE
+from ntk_equiv.ensembles._checkpoint import FolderLock as FolderLock
 from ntk_equiv.ensembles._compare import Comparison, Curve, Deviation, Trend, compare_with_theory
 from ntk_equiv.ensembles._history import Event, History
 from ntk_equiv.ensembles._layout import Layout, use_cores
 
-# For the command line.
 # For those who want to look at what is compiled, or to lower it for another device.
 from ntk_equiv.ensembles._members import prepare_task as prepare_task
 from ntk_equiv.ensembles._models import as_pair, to_flax, with_modes

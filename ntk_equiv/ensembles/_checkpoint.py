@@ -24,6 +24,7 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ from ntk_equiv.ensembles._settings import TrainingSettings, differences
 KEPT = 2
 Stored = dict[str, Any]
 """Arrays of a checkpoint, in nested dictionaries."""
+
+# A run that goes on with other versions of these may end with other bits.
+NOTED_VERSIONS = "ntk-equiv", "jax", "jaxlib", "flax", "optax"
 
 LOCK_FILE = ".lock"
 # Errors of systems where a file is locked already, and where files cannot be locked at all, as on some network drives.
@@ -75,10 +79,12 @@ class FolderLock:
     def release(self) -> None:
         """Release the folder for others."""
         # Windows cannot remove an open file, and once closed the file may belong to another run.
-        with contextlib.suppress(OSError):
-            if os.name != "nt":
-                self._path.unlink()
-        os.close(self._file)
+        try:
+            with contextlib.suppress(OSError):
+                if os.name != "nt":
+                    self._path.unlink()
+        finally:
+            os.close(self._file)
 
     def _holder(self) -> str:
         """Return which process holds the lock, unless it has not written that yet, or just released the lock."""
@@ -297,6 +303,27 @@ def check_same_settings(here: TrainingSettings, there: Mapping[str, Any], folder
     if lines:
         fix = "Use the settings that it was started with, or more steps, or another folder."
         raise refusal("checkpoint", expected="of this very run", got=f"{folder} with {'; '.join(lines)}", fix=fix)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what trains, to be stored with a run."""
+    found = {}
+    for name in NOTED_VERSIONS:
+        with contextlib.suppress(PackageNotFoundError):  # this library, used from its source folder
+            found[name] = version(name)
+    return found
+
+
+def warn_of_other_versions(there: Mapping[str, str], folder: Path) -> None:
+    """Warn if a run goes on with other versions than those it was stored with."""
+    here = versions()
+    changed = [f"{name} {there[name]}, now {here[name]}" for name in here if there.get(name, here[name]) != here[name]]
+    if changed:
+        warn_caller(
+            f"The run in {folder} was begun with other versions ({'; '.join(changed)}). It goes on, but may not end "
+            "with the same bits.",
+            RuntimeWarning,
+        )
 
 
 def leaves_by_number(tree: Any) -> dict[str, np.ndarray]:

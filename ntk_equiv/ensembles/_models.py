@@ -449,7 +449,8 @@ def _known_arguments(call: Callable, modes: Modes | None, *, training: bool) -> 
 
 
 def _has_attribute(module: nnx.Module, name: str) -> bool:
-    return any(hasattr(part, name) for _, part in nnx.iter_modules(module))
+    # `nnx.iter_modules` is newer than the oldest Flax that is supported.
+    return any(isinstance(part, nnx.Module) and hasattr(part, name) for _, part in nnx.iter_graph(module))
 
 
 def _refuse_unknown(names: list[str], module: type) -> None:

@@ -18,7 +18,14 @@ from tqdm.auto import tqdm
 from ntk_equiv._check import refusal, warn_caller
 from ntk_equiv.ensembles._advance import advance, place_data
 from ntk_equiv.ensembles._batches import Data
-from ntk_equiv.ensembles._checkpoint import Checkpoints, check_same_settings, leaves_by_number, restore_structure
+from ntk_equiv.ensembles._checkpoint import (
+    Checkpoints,
+    check_same_settings,
+    leaves_by_number,
+    restore_structure,
+    versions,
+    warn_of_other_versions,
+)
 from ntk_equiv.ensembles._history import Event, History
 from ntk_equiv.ensembles._layout import Layout, activation_bytes
 from ntk_equiv.ensembles._members import NEVER, Member, Task, initial_members, initial_variables, select_members
@@ -99,6 +106,7 @@ class Trainer:
             return
         arrays, text = checkpoints.load()
         check_same_settings(self.settings, text["configuration"], checkpoints.folder)
+        warn_of_other_versions(text.get("versions", {}), checkpoints.folder)
         # Checkpoints of earlier versions do not say which members have stopped: none has.
         parts = [part for part in STORED_PARTS if part != "stopped" or part in arrays]
         here = {part: getattr(self.members, part) for part in parts}
@@ -258,6 +266,7 @@ class Trainer:
             "members": self.layout.members,
             "records": list(self.history.records),
             "metrics": list(self.history.validation),
+            "versions": versions(),
         }
         self.checkpoints.save(self.step, {name: part for name, part in arrays.items() if part}, text)
         self.last_saved = self.step

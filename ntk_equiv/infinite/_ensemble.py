@@ -32,22 +32,21 @@ from ntk_equiv._check import (
     scalar,
     single_time,
 )
-from ntk_equiv._gram import check_samples, kernel_function, split_kernel
+from ntk_equiv._gram import kernel_function, split_kernel
 from ntk_equiv._positions import joint
 from ntk_equiv._typing import Inputs, KernelFunction, Scalar, SplitKernel
 from ntk_equiv.infinite import _moments, _statistics, _storage, _warnings
 from ntk_equiv.infinite._blocks import GramBlocks, irreps_in_labels, irreps_of, solve_blocks
 from ntk_equiv.infinite._cost import choose_solver, solver_reason
 from ntk_equiv.infinite._symmetry import choose_training_set
-from ntk_equiv.infinite._training_set import TrainingSet, check_labels, check_outputs
+from ntk_equiv.infinite._training_set import EnsembleOnData, TrainingSet, check_labels, check_outputs
 from ntk_equiv.orbits import AugmentedSet
-from ntk_equiv.reps import Representation
 from ntk_equiv.solvers import Eigh, FilterAboveNoise, Lanczos, Solver, check_solver
 
 
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True, eq=False, init=False, repr=False)
-class InfiniteEnsemble:
+class InfiniteEnsemble(EnsembleOnData):
     """The infinite ensemble trained on given data: its mean and covariance at any time, at any samples.
 
     The Gram matrix is decomposed once; times and test samples are then cheap. Augmented data are reduced by their
@@ -154,29 +153,9 @@ class InfiniteEnsemble:
     # The symmetry and the data
 
     @property
-    def method(self) -> str:
-        """Whether the computation is "reduced" by the group, or "dense"."""
-        return self.blocks.data.method
-
-    @property
-    def reason(self) -> str:
-        """Why this method is used."""
-        return self.blocks.data.reason
-
-    @property
     def solver_reason(self) -> str:
         """Why this solver is used."""
         return solver_reason(self.blocks.data, self.blocks.by_irrep, self.filter, self.solver)
-
-    @property
-    def rep_x(self) -> Representation | None:
-        """How the group that augments acts on samples; None for plain data."""
-        return self.train.rep_x if isinstance(self.train, AugmentedSet) else None
-
-    @property
-    def rep_y(self) -> Representation | None:
-        """How it acts on labels; None for plain data."""
-        return self.train.rep_y if isinstance(self.train, AugmentedSet) else None
 
     @property
     def x(self) -> Inputs:
@@ -427,17 +406,6 @@ class InfiniteEnsemble:
         _warnings.check_rate(ens.filter, ens._loss_entries, ens.blocks, ens._largest_eigenvalue)
         return ens
 
-    def check_samples(self, x: Inputs, argument: str = "x") -> Inputs:
-        """Return test samples as the kernel takes them; refuse what is unlike the samples of training."""
-        x, own = check_samples(self.kernel_fn, x, argument), self.blocks.data.x
-        shapes, known = ([leaf.shape[1:] for leaf in jax.tree.leaves(tree)] for tree in (x, own))
-        if shapes != known:
-            expected = f"samples like those of training, [m, {', '.join(map(str, known[0]))}]"
-            fix = "Test samples have the features and positions of the training samples."
-            got = f"samples [m, {', '.join(map(str, shapes[0]))}]"
-            raise refusal(argument, expected=expected, got=got, fix=fix)
-        return x
-
     def tree_flatten(self) -> tuple[tuple, tuple]:
         """Return arrays, and what is fixed."""
         return (self.kernel_fn, self.train, self.filter, self.blocks), (self.reduction, self.solver)
@@ -447,6 +415,14 @@ class InfiniteEnsemble:
         """Return the ensemble with other arrays."""
         kernel, train, filter, blocks = children
         return cls(kernel, train, filter, reduction=fixed[0], solver=fixed[1], blocks=blocks)
+
+    @property
+    def _data(self) -> TrainingSet:
+        return self.blocks.data
+
+    @property
+    def _kernel(self) -> SplitKernel:
+        return self.kernel_fn
 
     # Which blocks are needed
 

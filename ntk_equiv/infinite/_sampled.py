@@ -25,9 +25,9 @@ from jaxtyping import Float
 
 from ntk_equiv import filters
 from ntk_equiv._check import boolean, describe, function, is_number, one_of, positive_integer, random_key, refusal
-from ntk_equiv._gram import check_samples, kernel_function, split_kernel
+from ntk_equiv._gram import kernel_function, split_kernel
 from ntk_equiv._losses import LossFn
-from ntk_equiv._typing import Inputs, KernelFunction, Scalar
+from ntk_equiv._typing import Inputs, KernelFunction, Scalar, SplitKernel
 from ntk_equiv.infinite._blocks import irreps_of
 from ntk_equiv.infinite._cost import choose_solver, solver_reason
 from ntk_equiv.infinite._loss_problem import (
@@ -42,14 +42,13 @@ from ntk_equiv.infinite._loss_training import (
     LossTraining,
     Tolerance,
     find_minimum,
+    find_minimum_by_products,
     follow_descent,
     follow_flow,
     follow_momentum_flow,
 )
 from ntk_equiv.infinite._symmetry import choose_training_set
-from ntk_equiv.infinite._training_set import TrainingSet
-from ntk_equiv.orbits import AugmentedSet
-from ntk_equiv.reps import Representation
+from ntk_equiv.infinite._training_set import EnsembleOnData, TrainingSet
 from ntk_equiv.solvers import Eigh, Lanczos, Solver, check_solver, positive_root
 
 # The error of outputs under gradient flow that is allowed unless given, and the part of it for a single step.
@@ -59,11 +58,12 @@ MOST_STEPS = 20_000
 # Matrices for each block: Θ, 𝒦 or its eigenvectors, and both roots of 𝒦.
 MATRICES_KEPT = 4
 # How close to the end of training Newton's method must come, relative to the start, and how flat the loss may be there.
-CLOSE, FLAT = {"float64": 1e-10, "float32": 1e-4}, {"float64": 1e-8, "float32": 1e-4}
+# Without a minimum both numbers fall together, so that the second is well above the first.
+CLOSE, FLAT = {"float64": 1e-10, "float32": 1e-4}, {"float64": 1e-8, "float32": 1e-3}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, init=False, repr=False)
-class SampledEnsemble:
+class SampledEnsemble(EnsembleOnData):
     """The infinite ensemble trained with any loss: members drawn from its law, at any time, at any samples.
 
     Each member follows f_t(x) = f_0(x) + Θ(x, X) a_t with a' = −η ∇L(f_t(X)), up to the tolerance. The Gram matrix is
@@ -79,6 +79,8 @@ class SampledEnsemble:
         members: how many members were drawn.
         key: the random key with which they were drawn.
         whole_orbits: whether each member counts together with those that the group moves it to.
+        method: "dense" or "reduced".
+        reason: why this method.
         drawing_error: what the solver changes in the law of members before training; nothing if it decomposes.
 
     Example:
@@ -152,8 +154,8 @@ class SampledEnsemble:
             method: "dense", "reduced" or "auto", as for `InfiniteEnsemble`.
             solver: `solvers.Eigh()` decomposes 𝒦. `solvers.Lanczos(rtol, storage=…)` uses products with both kernels
                 alone. Its `rtol` is the error of outputs before training that is allowed, relative to their size. It
-                cannot reach t = ∞. `"auto"` decomposes while that is fast and fits into memory, and then takes
-                `Lanczos` with the `rtol` of training.
+                reaches t = ∞ with `filters.ridge` alone. `"auto"` decomposes while that is fast and fits into memory,
+                and then takes `Lanczos` with the `rtol` of training.
             whole_orbits: whether each member counts together with those that the group moves it to. Then `mean` is
                 exactly equivariant, and closer to the expected prediction.
             rtol: the error of outputs under a flow that is aimed at, relative to the outputs; a step may make a tenth
@@ -170,9 +172,8 @@ class SampledEnsemble:
         chosen = _check_solver(solver)
         labels = prepare_labels(train, loss, outputs, label_smoothing)
         data = choose_training_set(method, kernel, labels.with_outputs(train))
-        if boolean(whole_orbits, "whole_orbits") and data.group is None:
-            fix = "Pass `augment(x, y, rep_x)` with a network that respects the action."
-            raise refusal("whole_orbits", expected="False without a group", got=True, fix=fix)
+        if boolean(whole_orbits, "whole_orbits"):
+            _check_orbits(data, "whole_orbits", expected="False for data that no group reduces")
         tolerance = _check_tolerance(rtol, atol, data.y.dtype)
         if isinstance(solver, str):
             numbers = range(len(irreps_of(data.group)))
@@ -202,30 +203,15 @@ class SampledEnsemble:
         return f"<infinite ensemble of {self.members} drawn members on {self._data.size} samples, {how}, {self.filter}>"
 
     @property
-    def method(self) -> str:
-        """Whether the computation is "reduced" by the group, or "dense"."""
-        return self._data.method
-
-    @property
-    def reason(self) -> str:
-        """Why this method is used."""
-        return self._data.reason
-
-    @property
     def solver_reason(self) -> str:
         """Why this solver is used."""
         numbers = range(len(irreps_of(self._data.group)))
         return solver_reason(self._data, numbers, filters.gradient_flow(), self.solver, matrices=MATRICES_KEPT)
 
     @property
-    def rep_x(self) -> Representation | None:
-        """How the group that augments acts on samples; None for plain data."""
-        return self.train.rep_x if isinstance(self.train, AugmentedSet) else None
-
-    @property
-    def rep_y(self) -> Representation | None:
-        """How it acts on outputs; None for plain data."""
-        return self.train.rep_y if isinstance(self.train, AugmentedSet) else None
+    def channels(self) -> int:
+        """How many outputs a member has."""
+        return self._training.outputs
 
     # What it predicts
 
@@ -366,21 +352,26 @@ class SampledEnsemble:
         other._draw(random_key(key), positive_integer(members, "members"))
         return other
 
-    def check_samples(self, x: Inputs, argument: str = "x") -> Inputs:
-        """Return test samples as the kernel takes them; refuse what is unlike the samples of training."""
-        x = check_samples(self._kernels.kernel, x, argument)
-        shapes, known = ([leaf.shape[1:] for leaf in jax.tree.leaves(tree)] for tree in (x, self._data.x))
-        if shapes != known:
-            expected = f"samples like those of training, [m, {', '.join(map(str, known[0]))}]"
-            fix = "Test samples have the features and positions of the training samples."
-            raise refusal(argument, expected=expected, got=f"[m, {', '.join(map(str, shapes[0]))}]", fix=fix)
-        return x
+    def over_orbits(self) -> "SampledEnsemble":
+        """Return the same members, each of which counts together with those that the group moves it to.
+
+        Nothing is computed again. `mean` and `contributions` change, and `outputs` do not.
+
+        Raises:
+            ValueError: the computation is not reduced by a group.
+        """
+        _check_orbits(self._data, "train", expected="reduced by a group")
+        return self._copy(whole_orbits=True)
 
     # How it is made
 
     @property
     def _data(self) -> TrainingSet:
         return self._kernels.data
+
+    @property
+    def _kernel(self) -> SplitKernel:
+        return self._kernels.kernel
 
     def _fill(self, **values: Any) -> None:
         for name, value in values.items():
@@ -461,11 +452,9 @@ class SampledEnsemble:
     def _train_to_end(self) -> jax.Array:
         """Return a at the end of training."""
         training, name = self._training, self._training.start.dtype.name
-        if not training.theta.traceable:
-            fix = "Take a finite time, which gradient flow reaches with few products, or `solver=solvers.Eigh()`."
-            got = f"inf, which {self.solver} cannot reach"
-            raise refusal("t", expected="finite for this solver", got=got, fix=fix)
         ridge = jnp.asarray(self.filter.shift_at_end or 0.0, training.start.dtype)
+        if not training.theta.traceable:
+            return self._train_to_end_by_products(ridge)
         projection, root, inverse, inverse_root = self._kernels.spectral_functions()
         S, back = (root, inverse_root) if ridge else (projection, inverse)
         found = find_minimum(training, S, ridge, jnp.asarray(CLOSE[name], training.start.dtype))
@@ -477,6 +466,18 @@ class SampledEnsemble:
             )
             raise refusal("t", expected="finite for this loss", got=f"inf, where {reason}", fix=fix)
         return back.times(found.z if ridge else found.u)
+
+    def _train_to_end_by_products(self, ridge: jax.Array) -> jax.Array:
+        close = CLOSE[self._training.start.dtype.name]
+        a, slope = find_minimum_by_products(self._training, ridge, close) if ridge else (None, np.inf)
+        if a is None or not slope <= close:
+            fix = (
+                "Take a finite time, which gradient flow reaches with few products, a larger `filters.ridge`, or "
+                "`solver=solvers.Eigh()`."
+            )
+            got = f"inf, which {self.solver} cannot reach"
+            raise refusal("t", expected="finite for this solver", got=got, fix=fix)
+        return a
 
 
 def _member_keys(key: jax.Array, members: int) -> jax.Array:
@@ -490,6 +491,12 @@ def _average_over_group(data: TrainingSet, values: jax.Array) -> jax.Array:
     assert data.rep_y is not None
     back = jnp.stack([data.rep_y(int(data.group.inverse[g]), values[g]) for g in range(data.order)])
     return data.rep_y.orbit(jnp.mean(back, axis=0))
+
+
+def _check_orbits(data: TrainingSet, argument: str, *, expected: str) -> None:
+    if data.group is None:
+        fix = "Pass `augment(x, y, rep_x)` with a network that respects the action."
+        raise refusal(argument, expected=expected, got=f"{data.method} data: {data.reason}", fix=fix)
 
 
 def _check_filter(filter: filters.Filter | None) -> filters.Filter:

@@ -11,6 +11,7 @@ group-circulant, with Φ(k) = Θ(x_i, ρ_X(k)x_j) ρ_K(k). Data without a group 
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from functools import cached_property, partial
 from typing import Any
 
@@ -20,8 +21,9 @@ import numpy as np
 
 from ntk_equiv import reps
 from ntk_equiv._check import is_concrete, refusal
+from ntk_equiv._gram import check_samples
 from ntk_equiv._positions import joint
-from ntk_equiv._typing import Inputs
+from ntk_equiv._typing import Inputs, SplitKernel
 from ntk_equiv.groups import FiniteGroup
 from ntk_equiv.orbits import AugmentedSet, samples_and_labels, with_channel_axis
 from ntk_equiv.reps import GridAction, Representation
@@ -142,6 +144,55 @@ class TrainingSet:
         axes = tuple(range(-1 - len(self.positions), -1))
         elements = self._inverse if back else np.arange(self.order)
         return jax.vmap(lambda g, v: self.grid.move(g, v, axes))(elements, values)
+
+
+class EnsembleOnData(ABC):
+    """What every infinite ensemble knows of its training set, and how it checks test samples against it.
+
+    Attributes:
+        train: the data, as they were given.
+    """
+
+    train: Any
+
+    @property
+    @abstractmethod
+    def _data(self) -> TrainingSet: ...
+
+    @property
+    @abstractmethod
+    def _kernel(self) -> SplitKernel: ...
+
+    @property
+    def method(self) -> str:
+        """Whether the computation is "reduced" by the group, or "dense"."""
+        return self._data.method
+
+    @property
+    def reason(self) -> str:
+        """Why this method is used."""
+        return self._data.reason
+
+    @property
+    def rep_x(self) -> Representation | None:
+        """How the group that augments acts on samples; None for plain data."""
+        return self.train.rep_x if isinstance(self.train, AugmentedSet) else None
+
+    @property
+    def rep_y(self) -> Representation | None:
+        """How it acts on labels and outputs; None for plain data."""
+        return self.train.rep_y if isinstance(self.train, AugmentedSet) else None
+
+    def check_samples(self, x: Inputs, argument: str = "x") -> Inputs:
+        """Return test samples as the kernel takes them; refuse what is unlike the samples of training."""
+        x = check_samples(self._kernel, x, argument)
+        shapes, known = ([leaf.shape[1:] for leaf in jax.tree.leaves(tree)] for tree in (x, self._data.x))
+        if shapes != known:
+            expected = f"samples like those of training, [m, {', '.join(map(str, known[0]))}]"
+            fix = "Test samples have the features and positions of the training samples."
+            got = f"samples [m, {', '.join(map(str, shapes[0]))}]"
+            raise refusal(argument, expected=expected, got=got, fix=fix)
+        return x
 
 
 def check_outputs(values: jax.Array, data: TrainingSet, count: int) -> jax.Array:

@@ -114,7 +114,7 @@ def permutation(group: FiniteGroup, /, perms: ArrayLike | Sequence | None = None
         perms: integers [order, d]. Left out: the permutations of the group itself, as for `symmetric(n)`.
 
     Raises:
-        ValueError: the rows are not permutations, or perms[g][perms[h]] = perms[gh] fails.
+        ValueError: the rows are not permutations, or `perms[g][perms[h]] == perms[gh]` fails.
 
     Example:
         >>> import jax.numpy as jnp

@@ -11,7 +11,8 @@ import scipy.integrate
 import scipy.special
 import scipy.stats
 
-from ntk_equiv import InfiniteEnsemble, bounds, ensembles, filters, metrics, stax
+from ntk_equiv import InfiniteEnsemble, augment, bounds, ensembles, filters, groups, metrics, reps, stax
+from ntk_equiv.infinite import SampledEnsemble
 from tests.tolerances import assert_close
 
 LABELLED = ("accuracy", "negative_log_likelihood", "brier_score", "calibration_error", "adaptive_calibration_error")
@@ -145,6 +146,38 @@ class Linear:
         rng = np.random.default_rng(jax.random.key_data(key).tolist())
         noise = rng.normal(size=(members, 2, 3)) * np.exp(0.7 * rng.normal(size=(members, 1, 1)))
         return np.asarray(x) @ (np.array([[2.0, -1, -1], [0, 1.7, -1.7]]) + noise)
+
+
+def test_members_trained_with_the_cross_entropy_are_predicted_too():
+    """Images under quarter turns, by a convolution: against other members, put together and scored by hand."""
+    rng, turns = np.random.default_rng(3), reps.rot90(groups.cyclic(4))
+    kernel_fn = stax.serial(stax.Conv(1, (3, 3)), stax.Relu(), stax.GlobalAvgPool(), stax.Dense(1, 2.0, 0.1)).kernel_fn
+    labels = rng.integers(0, 3, 24)
+    images = jnp.asarray(rng.normal(size=(24, 4, 4, 1)) * (1 + labels)[:, None, None, None])
+    train = augment(images[:8], jnp.asarray(labels[:8]), turns)
+    ens = SampledEnsemble(kernel_fn, train, key=KEY, members=2, label_smoothing=0.1, rtol=1e-2)
+    found = bounds.expected_metrics(ens, images[8:], labels[8:], 5.0, members=[1, 4], key=KEY, draws=400)
+    other = np.asarray(ens.sample(OTHER, images[8:], 5.0, 400))
+    for size in (1, 4):
+        groups_of = other.reshape(-1, size, *other.shape[1:])
+        p = np.exp(groups_of) / np.exp(groups_of).sum(axis=-1, keepdims=True)
+        of_ensembles = {
+            "probabilities": p.mean(axis=1),
+            "logits": np.exp(groups_of.mean(axis=1)) / np.exp(groups_of.mean(axis=1)).sum(axis=-1, keepdims=True),
+        }
+        for average, each in of_ensembles.items():
+            right = each[:, np.arange(16), labels[8:]]
+            for name, scores in (
+                ("accuracy", (each.argmax(axis=-1) == labels[8:]).mean(axis=1)),
+                ("negative_log_likelihood", -np.log(right).mean(axis=1)),
+                ("brier_score", (np.sum(each**2, axis=-1) - 2 * right + 1).mean(axis=1)),
+            ):
+                value, error, _, _ = getattr(found, name).at(size, average=average)
+                assert abs(scores.mean() - value) < 5 * np.hypot(error, scores.std(ddof=1) / len(scores) ** 0.5), name
+    averaged = found.negative_log_likelihood.probabilities.value
+    assert averaged[0] > averaged[1] > averaged[2]
+    needed = bounds.members_for_likelihood(ens, images[8:], labels[8:], 5.0, 0.05, key=KEY, draws=400)
+    assert 1 <= needed.lower <= needed.value <= needed.upper
 
 
 def test_errors_are_those_of_repeated_draws_and_test_sets():

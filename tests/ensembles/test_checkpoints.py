@@ -1,5 +1,6 @@
 """Runs on disk: interrupted, killed, resumed, refused, saved and loaded."""
 
+import importlib.metadata
 import json
 import os
 import platform
@@ -69,6 +70,16 @@ def test_an_interrupted_run_is_resumed_to_the_same_bits(tmp_path, whole):
     np.testing.assert_array_equal(run.curve[1], whole.curve[1])
     again = trained(tmp_path, resume=True, record={"x": (X, np.asarray)}, record_at=[8])
     np.testing.assert_array_equal(again.params["W"], whole.params["W"])
+
+
+def test_a_run_that_goes_on_with_another_version_says_so(tmp_path, monkeypatch):
+    trained(tmp_path, steps=4)
+    trained(tmp_path, steps=6, resume=True)  # the same versions: no warning
+    installed = importlib.metadata.version
+    newer = lambda name: "99.0" if name == "optax" else installed(name)  # noqa: E731
+    monkeypatch.setattr("ntk_equiv.ensembles._checkpoint.version", newer)
+    with pytest.warns(RuntimeWarning, match=f"optax {installed('optax')}, now 99.0"):
+        trained(tmp_path, steps=8, resume=True)
 
 
 def test_a_run_killed_at_random_moments_is_resumed_to_the_same_bits():

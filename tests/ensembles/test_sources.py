@@ -62,8 +62,11 @@ class LikeHDF5:
         raise AssertionError("all samples were read at once")
 
 
-def same(run, other):
-    jax.tree.map(np.testing.assert_array_equal, (run.params, run.curve[1]), (other.params, other.curve[1]))
+def same(run, other, ulps=0):
+    def compare(one, two):
+        np.testing.assert_array_max_ulp(one, two, ulps)
+
+    jax.tree.map(compare, (run.params, run.curve[1]), (other.params, other.curve[1]))
 
 
 def test_results_do_not_depend_on_where_samples_are(on_disk):
@@ -73,7 +76,8 @@ def test_results_do_not_depend_on_where_samples_are(on_disk):
     assert counted.batches == 7  # one in each step, for all members of a chunk
     same(train((on_disk, Y)), memory)
     same(train((Indexed(), Y), data_on="device"), memory)
-    same(train((on_disk, Y), data_on="host", chunk=1), train((X, Y), chunk=1))
+    # The two programs for a single member may round differently, as those of JAX 0.7 do.
+    same(train((on_disk, Y), data_on="host", chunk=1), train((X, Y), chunk=1), ulps=64)
 
 
 @pytest.mark.parametrize("augmentation", ["full", "random"])

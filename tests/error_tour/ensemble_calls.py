@@ -26,6 +26,12 @@ SAMPLED = SampledEnsemble(KERNEL, (X, CLASSES), key=KEY, members=1)
 PLANE, CIRCLE = X[:, :2], reps.matrix(groups.SO2)
 PREDICTIONS = np.ones((2, 4, 5, 3))
 
+
+def STEEP(f, y):
+    """A loss that bends ever more steeply."""
+    return jnp.exp((f - y) ** 2)
+
+
 CALLS = {
     # filters
     "filters.gradient_flow(0.0)": "learning_rate",
@@ -160,7 +166,24 @@ CALLS = {
     "SAMPLED.trajectory(3, X, 1.0)": "f0",
     "SAMPLED.trajectory(lambda x: x, X, 1.0)": "f0",
     "SAMPLED.redrawn(KEY, 0)": "members",
+    "SAMPLED.over_orbits()": "train",
+    "SAMPLED.mean(X, jnp.array([[1.0]]))": "t",
+    "SAMPLED.outputs(X[0], 1.0)": "x",
+    "SAMPLED.mean(NAN * X, 1.0)": "x",
+    "SampledEnsemble(KERNEL, (X, CLASSES), 'cross_entropy', filters.gradient_descent(0.1), key=KEY).mean(X, 1.5)": "t",
+    "SampledEnsemble(KERNEL, (X, CLASSES), 'cross_entropy', filters.converged(), key=KEY).mean(X, 1.0)": "t",
+    "SampledEnsemble(KERNEL, (X, Y), STEEP, filters.gradient_descent(9.0), key=KEY).mean(X, 40)": "learning_rate",
+    "SampledEnsemble(KERNEL, (X, Y), STEEP, filters.momentum_flow(9.0, 0.5), key=KEY).mean(X, 100.0)": "t",
+    "SampledEnsemble(KERNEL, (X, Y[:1]), 'mse', key=KEY)": "y",
+    "SampledEnsemble(KERNEL, (X[:0], CLASSES[:0]), key=KEY)": "train",
+    "SampledEnsemble(KERNEL, (X, CLASSES), key=KEY, atol=2.0)": "atol",
+    "SampledEnsemble(KERNEL, (X, CLASSES), key=KEY, outputs=0)": "outputs",
     "bounds.orbit_deviation(SAMPLED, X, 1.0, rep_x=REGULAR)": "ens",
+    "bounds.orbit_deviation(SAMPLED, X, 1.0)": "rep_x",
+    "bounds.orbit_deviation(SAMPLED, X, [1.0, 2.0], rep_x=REGULAR)": "t",
+    "bounds.orbit_deviation(SAMPLED, X, 1.0, rep_x=REGULAR, readout=jnp.ones(3))": "readout",
+    "bounds.required_members(SAMPLED, X, 1.0, 0.1, 0.1)": "ens",
+    "bounds.expected_metrics(SAMPLED, X, CLASSES[:1], 1.0, members=2, key=KEY)": "labels",
     # metrics
     "metrics.orbit_std(3.0)": "predictions",
     "metrics.orbit_std(np.ones((2, 3)))": "predictions",

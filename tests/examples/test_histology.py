@@ -2,12 +2,12 @@
 
 import dataclasses
 
-import _orbit_numbers
 import _slices
 import histology
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _orbit_records import OrbitRecord
 
 SETTINGS = dataclasses.replace(histology.PRESETS["test"], sizes=(1, 2))
 
@@ -24,9 +24,8 @@ PREDICTIONS = jnp.stack([logits(FIRST), logits(SECOND, 2.0)])
 
 
 def test_invariance_and_accuracy_of_ensembles_and_members():
-    kept = _orbit_numbers.validation_summary(4, SETTINGS.sizes, jnp.array([2, 1]))(PREDICTIONS)
-    osp, accuracy = np.split(np.asarray(kept)[None], 2, axis=1)
-    part = {"validation": osp, "accuracy": accuracy}
+    record = OrbitRecord(2, SETTINGS.sizes, 4, np.array([2, 1]), first=True)
+    part = {f"validation.{name}": values for name, values in record.unpack(record(PREDICTIONS)[None]).items()}
     known = {  # for each size: of the ensemble, the error over two images, and of its members
         ("validation", 1): (2.5, 0.5, [2.5]),
         ("validation", 2): (3.0, 0.0, [2.5, 3.0]),
@@ -34,14 +33,15 @@ def test_invariance_and_accuracy_of_ensembles_and_members():
         ("accuracy", 2): (1.0, 0.0, [0.5, 1.0]),
     }
     for (name, size), expected in known.items():
-        ensemble, error, members = _orbit_numbers.curves(SETTINGS, part, name, size)
+        ensemble, error, members = histology.curves(SETTINGS, part, name, size)
         assert (ensemble, error) == (pytest.approx([expected[0]]), pytest.approx([expected[1]]))
         np.testing.assert_allclose(members, [expected[2]])
 
 
 def test_sets_made_for_an_ensemble_are_tried_on_its_members():
-    kept = np.asarray(_orbit_numbers.orbit_summary(4, (1,))(PREDICTIONS))[None]
-    ensemble, _, members = _orbit_numbers.curves(SETTINGS, {"ood-1": kept}, "ood-1", 1)
+    record = OrbitRecord(2, (1,), 4, first=True)
+    part = {f"ood-1.{name}": values for name, values in record.unpack(record(PREDICTIONS)[None]).items()}
+    ensemble, _, members = histology.curves(SETTINGS, part, "ood-1", 1)
     assert (ensemble, members) == (pytest.approx([2.5]), pytest.approx(np.array([[2.5]])))
 
 

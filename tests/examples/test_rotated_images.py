@@ -1,11 +1,11 @@
 """Networks that know about rotations, and what is kept of predictions on orbits."""
 
-import _orbit_training as training
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from _group_cnn import Canonicalised, GroupCNN, GroupConv, WideCNN, count_parameters, match_parameters, turn_back
+from _orbit_records import OrbitRecord
 from _rotated_images import drawn, on_orbits, rotate, rotations
 
 from ntk_equiv import ensembles, groups, reps
@@ -102,12 +102,15 @@ def test_what_is_kept_of_orbits():
     classes = np.zeros((4, 2, 3), int)
     classes[0, 1, 2] = classes[1, 0, 2] = 1
     predictions = np.eye(2)[classes].reshape(4, 6, 2) * np.array([1, 2.5, 1, 1])[:, None, None]
-    packed = training.on_group(2, (1, 2, 4), np.array([0, 0, 1]))(jnp.asarray(predictions))
-    found = {name: values[0] for name, values in training.unpack(packed[None], (1, 2, 4)).items()}
+    record = OrbitRecord(3, (1, 2, 4), 2, np.array([0, 0, 1]))
+    found = {name: values[0] for name, values in record.unpack(record(jnp.asarray(predictions))[None]).items()}
     np.testing.assert_allclose(found["members"], [5 / 3, 5 / 3, 2, 2])
     np.testing.assert_allclose(found["osp"], [11 / 6, (5 / 3 + 2) / 2, 2])
     np.testing.assert_allclose(found["member_accuracy"], [5 / 6, 5 / 6, 4 / 6, 4 / 6])
     np.testing.assert_allclose(found["accuracy"], [3 / 4, 3 / 4, 4 / 6])
+    np.testing.assert_allclose(found["upright"], [3 / 4, 5 / 6, 2 / 3])
+    np.testing.assert_allclose(found["member_upright"], [2 / 3, 1, 2 / 3, 2 / 3])
+    np.testing.assert_allclose(found["points"], [[2, 2, 3 / 2], [2, 2, 3 / 2], [2, 2, 2]])
     np.testing.assert_allclose(found["error"][2], 0)
     np.testing.assert_allclose(found["monte_carlo"], 0)
 
@@ -115,7 +118,7 @@ def test_what_is_kept_of_orbits():
 def test_what_is_kept_of_drawn_rotations():
     """One member and one picture, which keeps its class under three rotations of four."""
     scores = np.eye(2)[[0, 0, 0, 1, 0]][None]
-    packed = training.on_samples(1, (1,))(jnp.asarray(scores))
-    found = training.unpack(packed[None], (1,))
+    record = OrbitRecord(1, (1,))
+    found = record.unpack(record(jnp.asarray(scores))[None])
     np.testing.assert_allclose([found["osp"][0, 0], found["monte_carlo"][0, 0]], [0.75, 0.25])
     assert np.isnan(found["accuracy"]).all()

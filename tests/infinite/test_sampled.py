@@ -130,8 +130,21 @@ def test_the_end_of_training_is_where_the_loss_is_least(classifier):
     np.testing.assert_allclose(late[0], late[1], atol=1e-4)
 
 
-def test_a_ridge_has_an_end_with_certain_labels():
-    ens = SampledEnsemble(KERNEL_FN, CLASSIFIED, "cross_entropy", filters.ridge(0.05), key=KEY, members=2)
+@pytest.mark.parametrize("samples", [1, 4])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_certain_labels_have_no_end(samples, dtype):
+    """All samples may become certain together, so that none is flatter than others."""
+    train = augment(X[:samples].astype(dtype), CLASSES[:samples], SHIFTS)
+    ens = SampledEnsemble(KERNEL_FN, train, key=KEY, members=2)
+    with pytest.raises(ValueError, match="the loss has no minimum"):
+        ens.mean(X_TEST.astype(dtype), INF)
+
+
+@pytest.mark.parametrize("solver", [solvers.Eigh(), solvers.Lanczos(rtol=1e-3)], ids=["decomposed", "products"])
+def test_a_ridge_has_an_end_with_certain_labels(solver):
+    ens = SampledEnsemble(
+        KERNEL_FN, CLASSIFIED, "cross_entropy", filters.ridge(0.05), key=KEY, members=2, solver=solver
+    )
     theta = np.asarray(gram(KERNEL_FN, CLASSIFIED.x, None, "ntk"))
     start, labels = np.asarray(begin(CLASSIFIED.x))[0], np.eye(3)[np.asarray(CLASSIFIED.y)]
 
@@ -144,6 +157,20 @@ def test_a_ridge_has_an_end_with_certain_labels():
     found = scipy.optimize.minimize(objective, np.zeros(start.size), jac=True, tol=1e-12, options={"maxiter": 5000})
     expected = start + theta @ found.x.reshape(start.shape)
     np.testing.assert_allclose(ens.trajectory(begin, CLASSIFIED.x, INF)[0], expected, atol=1e-4)
+
+
+def test_products_reach_the_end_of_a_ridge_where_the_gram_matrix_is_singular():
+    """A sample that the group fixes, far from the minimum: a weak ridge, and labels that are certain."""
+    x = jnp.concatenate([jnp.ones((1, 3)), X])
+    train = augment(x, jnp.array([1, 0, 2, 1, 0]), SHIFTS)
+    found = [
+        SampledEnsemble(
+            KERNEL_FN, train, "cross_entropy", filters.ridge(1e-2), key=KEY, members=2, reduction="mean", solver=solver
+        ).trajectory(lambda x: 5 * begin(x), X_TEST, INF)
+        for solver in (solvers.Eigh(), solvers.Lanczos(rtol=1e-3))
+    ]
+    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+    assert np.abs(found[0] - 5 * begin(X_TEST)).max() > 1
 
 
 def test_reduced_and_dense_draws_have_the_same_trajectories():
@@ -254,7 +281,7 @@ def test_trained_networks_follow_it_the_closer_the_wider_they_are():
         ("dense", filters.gradient_flow(0.7), [0.0, 0.5], "recompute"),
         ("reduced", filters.momentum(0.05, 0.9), [0, 3, 20], "recompute"),
         ("dense", filters.momentum_flow(0.01, 0.5), [0.0, 5.0], "memory"),
-        ("reduced", filters.ridge(0.3), [2.0], "memory"),
+        ("reduced", filters.ridge(0.3), [2.0, INF], "memory"),
     ],
     ids=["flow in a folder", "dense flow", "momentum", "momentum flow", "ridge"],
 )
@@ -272,8 +299,9 @@ def test_products_alone_draw_and_train_the_same_members(tmp_path, method, filter
     for quantity in ("mean", "var", "outputs", "probabilities"):
         found, expected = (getattr(one, quantity)(X_TEST, t) for one in (ens, exact))
         np.testing.assert_allclose(found, expected, atol=STEPS * 1e-5, err_msg=quantity)
-    with pytest.raises(ValueError, match="finite for this solver"):
-        ens.mean(X_TEST, INF)
+    if not filter.shift_at_end:
+        with pytest.raises(ValueError, match="finite for this solver"):
+            ens.mean(X_TEST, INF)
 
 
 def test_the_solver_of_members_is_chosen_by_the_size_of_blocks(monkeypatch, classifier):

@@ -166,6 +166,61 @@ def test_probabilities_are_those_of_bounds_and_metrics(classes):
     np.testing.assert_allclose(found.diagram_infinite, diagram, rtol=1e-6)
 
 
+def drawn_members(x, labels, x_test, t, count):
+    """Members at t by formulas in plain NumPy, and draws of their law: outputs [count, n, 3], and their mean."""
+    turns = np.array([[[1, 0], [0, 1]], [[0, -1], [1, 0]], [[-1, 0], [0, -1]], [[0, 1], [-1, 0]]], float)
+    X, Y = np.concatenate([x @ turn.T for turn in turns]), np.tile(np.eye(3)[labels] - 1 / 3, (4, 1))
+    kernel_fn = planning.named_network("mlp:relu:1", (2,)).kernel_fn
+    both = kernel_fn(jnp.asarray(np.concatenate([X, x_test])), None, ("nngp", "ntk"))
+    K, Theta, N = np.asarray(both.nngp), np.asarray(both.ntk), len(X)
+    values, vectors = np.linalg.eigh(Theta[:N, :N])
+    phi = vectors @ np.diag((1 - np.exp(-0.5 * values * t / (3 * N))) / values) @ vectors.T
+    mean = Theta[N:, :N] @ phi @ Y
+    weights = np.concatenate([-Theta[N:, :N] @ phi, np.eye(len(x_test))], axis=1)
+    noise = np.random.default_rng(11).multivariate_normal(np.zeros(len(x_test)), weights @ K @ weights.T, (count, 3))
+    return mean + noise.swapaxes(1, 2), mean
+
+
+def naive_scores(z, labels):
+    """Accuracy, likelihood, Brier score and calibration error of one set of logits [n, 3], sample by sample."""
+    right, likelihood, brier, bins = [], [], [], {}
+    for row, label in zip(z, labels, strict=True):
+        p = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+        right.append(float(p.argmax() == label))
+        likelihood.append(-np.log(p[label]))
+        brier.append(sum((p[k] - (k == label)) ** 2 for k in range(3)))
+        bins.setdefault(min(int(np.ceil(15 * p.max())), 15), []).append((p.max(), right[-1]))
+    error = sum(abs(sum(sure - hit for sure, hit in held)) for held in bins.values()) / len(z)
+    return np.mean(right), np.mean(likelihood), np.mean(brier), error
+
+
+def test_probabilities_are_those_of_ensembles_put_together(classes):
+    """Ensembles of 7 members and single ones, drawn and scored in plain NumPy."""
+    plan, x, labels, _ = classes
+    found, held_out, truth, count = plan.calibration, x[12:], labels[12:], 4200
+    z, mean = drawn_members(x[:12], labels[:12], held_out, 30.0, count)
+    z, exact = z / found.temperature, naive_scores(mean / found.temperature, truth)
+    expected = (found.accuracy, found.likelihood, found.brier, found.error)
+    for row, size in ((0, 1), (1, 7)):
+        ensembles = z[: 600 * size].reshape(600, size, *z.shape[1:]).mean(axis=1)
+        scores = np.array([naive_scores(one, truth) for one in ensembles])
+        for column, metric in enumerate(expected):
+            value, error, _, scatter = metric[row]
+            spread = scores[:, column].std(ddof=1)
+            assert abs(scores[:, column].mean() - value) < 5 * np.hypot(error, spread / 600**0.5)
+            assert abs(spread / scatter - 1) < 0.25  # 600 ensembles know it to 3 to 6 %
+            assert_close(metric[2, 0], np.array(exact[column]), REDUCTION)
+        excess = scores[:, 1] - exact[1]
+        assert abs(excess.mean() - found.excess[row]) < 6 * excess.std(ddof=1) / 600**0.5
+    enough, lower, upper = found.members.astype(int)
+    assert lower <= enough <= upper
+    for size, enough_of_them in ((upper, True), (max(1, lower // 2), False)):
+        ensembles = z[: count // size * size].reshape(-1, size, *z.shape[1:]).mean(axis=1)
+        excess = np.array([naive_scores(one, truth)[1] for one in ensembles]) - exact[1]
+        error = 4 * excess.std(ddof=1) / len(excess) ** 0.5
+        assert (excess.mean() - error <= 0.003) if enough_of_them else (excess.mean() + error > 0.003)
+
+
 def test_probabilities_are_told(classes):
     plan = classes[0]
     text = " ".join(plan.table().split())

@@ -23,7 +23,7 @@ def matrix_with(spectrum, *, is_complex):
 def true_errors(found, matrix, rows, shift):
     """Errors of both roots: that of the first in the Euclidean norm, that of the second in the norm of A."""
     A = matrix + shift * np.eye(len(matrix))
-    root = scipy.linalg.sqrtm(A)
+    root = scipy.linalg.sqrtm(A).astype(A.dtype)  # some versions of SciPy return extended precision
     of_inverse = found.inverse_root - rows @ np.linalg.inv(root)
     return (
         np.linalg.norm(found.root - rows @ root, axis=1),

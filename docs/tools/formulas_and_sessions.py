@@ -1,7 +1,9 @@
-"""A hook of mkdocs that turns TeX formulas into MathML when the site is built.
+"""An extension of Python-Markdown for what our pages write in a way that GitHub also understands.
 
-Formulas are written in a way that GitHub also understands: `$…$` within a line, and a fence named `math` for a
-displayed formula. Browsers can show MathML without loading anything.
+- Formulas in TeX, `$…$` within a line and a fence named `math` for a displayed formula, become MathML. Browsers can
+  show this without loading anything.
+- Fences named `python` that begin with a prompt are shown as sessions. Then output is not coloured like code, and the
+  copy button leaves out prompts and output.
 """
 
 import re
@@ -15,13 +17,15 @@ from markdown.preprocessors import Preprocessor
 
 _FENCE = re.compile(r"^```math\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
 _INLINE = r"(?<![\\$\w])\$(?=\S)([^$]+?)(?<=\S)\$(?![$\w])"
+_SESSION = re.compile(r"^```python\n(?=>>> )", re.MULTILINE)
 # Before fenced code blocks (25), which would show the source. After inline code (190), which may contain dollars.
 _BEFORE_FENCES, _AFTER_CODE = 30, 185
 
 
 class _Fences(Preprocessor):
     def run(self, lines: list[str]) -> list[str]:
-        return _FENCE.sub(self._formula, "\n".join(lines)).split("\n")
+        text = _SESSION.sub("```pycon\n", "\n".join(lines))
+        return _FENCE.sub(self._formula, text).split("\n")
 
     def _formula(self, match: re.Match[str]) -> str:
         formula = '<div class="formula">' + convert(match[1], display="block") + "</div>"
@@ -33,16 +37,15 @@ class _Inline(InlineProcessor):
         return self.md.htmlStash.store(convert(match[1])), match.start(), match.end()
 
 
-class Formulas(Extension):
-    """Formulas for Python-Markdown."""
+class FormulasAndSessions(Extension):
+    """Formulas and Python sessions."""
 
     def extendMarkdown(self, md: Markdown) -> None:
-        """Add both kinds of formulas to `md`."""
+        """Add all of them to `md`."""
         md.preprocessors.register(_Fences(md), "formulas", _BEFORE_FENCES)
         md.inlinePatterns.register(_Inline(_INLINE, md), "formulas", _AFTER_CODE)
 
 
-def on_config(config: Any) -> Any:
-    """Add formulas to the Markdown of all pages. mkdocs finds this function by its name."""
-    config.markdown_extensions.append(Formulas())
-    return config
+def makeExtension(**settings: Any) -> Extension:
+    """Return the extension. Python-Markdown finds this function by its name."""
+    return FormulasAndSessions(**settings)
