@@ -18,15 +18,7 @@
 
 from ntk_equiv.empirical._first_order import KernelCorrections, kernel_corrections
 from ntk_equiv.empirical._kernel_fn import EmpiricalKernelFn, empirical_kernel_fn
-from ntk_equiv.empirical._laziness import (
-    Averaged,
-    Laziness,
-    RequiredWidth,
-    TimeEstimate,
-    laziness,
-    required_width,
-    shift_correction,
-)
+from ntk_equiv.empirical._laziness import Averaged, Laziness, TimeEstimate, laziness
 
 # For the parts above this one, not for users.
 from ntk_equiv.empirical._laziness import first_crossing as first_crossing
@@ -37,6 +29,7 @@ from ntk_equiv.empirical._output_axes import contract_outputs as contract_output
 from ntk_equiv.empirical._output_axes import jacobian_of_samples as jacobian_of_samples
 from ntk_equiv.empirical._output_axes import ntk_by_jacobians as ntk_by_jacobians
 from ntk_equiv.empirical._output_axes import ntk_by_products as ntk_by_products
+from ntk_equiv.empirical._required_width import RequiredWidth, required_width, shift_correction
 from ntk_equiv.empirical._taylor import linearize, taylor_expand
 from ntk_equiv.empirical._width import (
     Correction,
