@@ -64,6 +64,11 @@ class Settings:
     test: int = 8
     seed: int = 0
 
+    def __post_init__(self):
+        # Settings that are read back from a file are plain dictionaries inside.
+        problems = (Problem(**each) if isinstance(each, dict) else each for each in self.problems)
+        object.__setattr__(self, "problems", tuple(problems))
+
 
 QUICK = (64, 256, 1024)
 LONG = (25, 50, 100, 200, 400, 800, 1600)
