@@ -272,7 +272,9 @@ def figures(settings, found):
     for number, (ax, problem) in enumerate(zip(axes, settings.problems, strict=False)):
         for place, (width, one) in enumerate(finished(problem, number, found).items()):
             draw(ax, problem.steps, one, width, place)
-        ax.set(title=problem.title, xlabel="steps", xscale="log", yscale="log")
+        ax.set(title=problem.title, xlabel="steps", xscale="log", ylim=(0, None))
+        ax.set_xticks(problem.steps, map(str, problem.steps))
+        ax.minorticks_off()
         ax.legend()
     axes[0].set_ylabel("shift of the mean")
     for ax in axes[len(settings.problems) :]:
