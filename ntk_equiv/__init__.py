@@ -21,6 +21,8 @@ The library follows one line of thought, and this is where its parts lie on it:
 - `plotting` draws figures, in one style;
 - `planning` puts all this together for your own data: how many members, how long to train, how large an error, on
   which samples; also from the command line, as `ntk-equiv plan`;
+- `planned_runs` trains the ensemble of a plan on your data, and reports it beside the plan: `ntk-equiv train` and
+  `ntk-equiv report`;
 - `nt` has the names, arguments and results of neural-tangents: `import ntk_equiv.nt as nt` in place of
   `import neural_tangents as nt`;
 - `interop` makes the old library itself work on current JAX.
@@ -44,6 +46,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
         interop,
         metrics,
         nt,
+        planned_runs,
         planning,
         plotting,
         reps,
@@ -74,6 +77,7 @@ __all__ = [
     "metrics",
     "monte_carlo_kernel_fn",
     "nt",
+    "planned_runs",
     "planning",
     "plotting",
     "reps",
@@ -101,6 +105,7 @@ _HOME = {
     "metrics": "ntk_equiv.metrics",
     "monte_carlo_kernel_fn": "ntk_equiv.empirical",
     "nt": "ntk_equiv.nt",
+    "planned_runs": "ntk_equiv.planned_runs",
     "planning": "ntk_equiv.planning",
     "plotting": "ntk_equiv.plotting",
     "reps": "ntk_equiv.reps",

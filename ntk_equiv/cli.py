@@ -1,7 +1,7 @@
-"""The command line: `ntk-equiv plan` and `ntk-equiv info`.
+"""The command line: `ntk-equiv plan`, `train`, `report` and `info`.
 
-Here arguments become calls of `ntk_equiv.planning` and `ntk_equiv.ensembles`. Both are imported only when they are
-needed, so that help comes at once. Exit codes are those a shell expects: 0 for success, 2 for what the user has to put
+Here arguments become calls of `planning`, `planned_runs` and `ensembles`. They are imported only when they are needed,
+so that help comes at once. Exit codes are those a shell expects: 0 for success, 2 for what the user has to put
 right, 1 for any other error, 130 after an interruption.
 """
 
@@ -24,7 +24,9 @@ ABOUT = """\
 Theory of deep ensembles trained with data augmentation: what to expect before anything is trained.
 
 examples:
-  ntk-equiv plan data.npz --group C4 --action rot90
+  ntk-equiv plan slides/ --size 28 --group C4 --action rot90    what to expect
+  ntk-equiv train slides-plan                                   train what was planned
+  ntk-equiv report slides-run                                   plan and measurement on one page
   ntk-equiv plan --help
   ntk-equiv info --members 100 --width 512
 """
@@ -61,6 +63,30 @@ examples:
 
 exit codes: 0 for success, 2 for what you have to put right, 1 for any other error, 130 if interrupted
 """
+ABOUT_TRAIN = """\
+Train the ensemble that was planned, on the data of the plan, and store it with what it predicts.
+
+Group, actions, members and which samples are held out are those of the plan. Members are trained by Adam on all
+augmented samples, in batches, and each stops when its own loss on validation samples no longer improves. After an
+interruption the same command continues where it stopped.
+
+networks: cnn     three convolutions with batch normalisation, for images
+          mlp     two hidden layers of 256
+          auto    cnn for images, otherwise mlp
+          module:factory   one of your own: `factory(outputs)` in a file module.py in the current folder returns a
+                           Linen module, an NNX factory rngs -> module, or a pair (init, apply)
+
+examples:
+  ntk-equiv train slides-plan
+  ntk-equiv train slides-plan --network my_network:build --epochs 100 --members 20 --out results/slides
+"""
+ABOUT_REPORT = """\
+Write one HTML page with the plan beside the ensemble that `ntk-equiv train` trained: invariance, errors, calibration,
+the worst images, training curves, what holds by theory and what is only measured.
+
+examples:
+  ntk-equiv report slides-run
+"""
 ABOUT_INFO = """\
 Versions, devices, and how the members of an ensemble of perceptrons would be laid out over these devices.
 
@@ -86,7 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         asked.run(asked)
     except KeyboardInterrupt:
-        print("\nntk-equiv: interrupted.", file=sys.stderr)
+        again = " The same command continues where it stopped." if asked.run is _run_train else ""
+        print(f"\nntk-equiv: interrupted.{again}", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
         if asked.traceback:
@@ -98,11 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run_plan(asked: argparse.Namespace) -> None:
     from ntk_equiv import planning
-    from ntk_equiv._check import refusal
 
-    if asked.figures and find_spec("matplotlib") is None:
-        fix = "Install matplotlib (`pip install 'ntk-equiv[plots]'`), or leave figures out with --no-figures."
-        raise refusal("figures", expected="left out without matplotlib", got="wanted", fix=fix)
+    _check_figures(asked)
     asked.data = asked.data.expanduser().resolve() if asked.data.is_dir() else asked.data
     folder = planning.checked_folder(asked.out or f"{asked.data.stem}-plan", overwrite=asked.overwrite)
     with _precision("float32" if asked.float32 else "float64") as dtype:
@@ -113,12 +137,73 @@ def _run_plan(asked: argparse.Namespace) -> None:
         settings["class_names"] = in_file if asked.class_names is None else asked.class_names
         say = None if asked.quiet else lambda text: print(f"{text} …", file=sys.stderr, flush=True)
         found = planning.plan(given.pop("x"), given.pop("y"), **given, **settings, dtype=dtype, progress=say)
-    found = dataclasses.replace(found, origin={**found.origin, "command": asked.command})
+    source = {"path": str(asked.data.resolve()), "size": asked.size}
+    found = dataclasses.replace(found, origin={**found.origin, "command": asked.command, **source})
     paths = found.write(folder, overwrite=asked.overwrite, figures=asked.figures)
     print(found.table())
     print("\nFiles\n-----")
     for path in paths:
         print(path)
+
+
+def _run_train(asked: argparse.Namespace) -> None:
+    import numpy as np
+
+    from ntk_equiv import ensembles, planned_runs
+
+    with contextlib.suppress(RuntimeError):  # JAX is running already, unless this process is ours alone
+        ensembles.use_cores()
+    plan = planned_runs.load_plan(asked.plan)
+    asked.data, asked.size = _data_of_plan(asked.data, plan.origin), plan.origin.get("size")
+    # In the precision of the plan, so that the data are the same to the last bit.
+    with _precision(plan.settings["dtype"]):
+        given = _read_pictures(asked) if asked.data.is_dir() else _read_arrays(asked)
+        given = {name: np.asarray(values) for name, values in given.items() if name != "class_names"}
+    folder = asked.out or _folder_of_run(asked.plan)
+    settings = {name: getattr(asked, name) for name in TRAINING}
+    settings |= {"folder": folder, "command": asked.command, "progress": not asked.quiet}
+    run = planned_runs.train(plan, given.pop("x"), given.pop("y"), **given, **settings)
+    print(run.table())
+    print(f"\n{folder}\n\nNow `ntk-equiv report {shlex.quote(str(folder))}` writes the report.")
+
+
+def _data_of_plan(given: Path | None, origin: dict[str, Any]) -> Path:
+    """Return where the data of a plan are: where the user says, or where they were when it was made."""
+    from ntk_equiv._check import refusal
+
+    if given is None and "path" not in origin:
+        fix = "The plan was not made by the command line, so name the data with --data."
+        raise refusal("data", expected="given", got="nothing", fix=fix)
+    path = Path(origin["path"]) if given is None else given.expanduser()
+    if not path.exists():
+        fix = "Name the place of the data with --data."
+        raise refusal("data", expected="the data of the plan", got=f"{path}, which does not exist", fix=fix)
+    return path
+
+
+def _folder_of_run(plan: Path) -> Path:
+    """Return the folder of the run of a plan: that of slides-plan is slides-run, beside it."""
+    folder = plan if plan.is_dir() else plan.parent
+    folder = folder if folder.name else folder.resolve()
+    return folder.with_name(f"{folder.name.removesuffix('-plan')}-run")
+
+
+def _run_report(asked: argparse.Namespace) -> None:
+    from ntk_equiv import planned_runs
+
+    _check_figures(asked)
+    run = planned_runs.PlannedRun.load(asked.run_folder)
+    path = planned_runs.report(run, asked.out, figures=asked.figures)
+    print(run.table())
+    print(f"\n{path}")
+
+
+def _check_figures(asked: argparse.Namespace) -> None:
+    from ntk_equiv._check import refusal
+
+    if asked.figures and find_spec("matplotlib") is None:
+        fix = "Install matplotlib (`pip install 'ntk-equiv[plots]'`), or leave figures out with --no-figures."
+        raise refusal("figures", expected="left out without matplotlib", got="wanted", fix=fix)
 
 
 def _read_arrays(asked: argparse.Namespace) -> dict[str, Any]:
@@ -178,8 +263,9 @@ def _explain(error: Exception, asked: argparse.Namespace) -> str:
     """Return what went wrong, with arguments named as on the command line."""
     argument = getattr(error, "argument", None)
     if argument is not None:
-        option = f"--{argument.replace('_', '-')}"
-        return str(error).replace(f"`{argument}`", option if hasattr(asked, argument) else argument, 1)
+        option = f"--{argument.replace('_', '-')}" if hasattr(asked, argument) else argument
+        option = getattr(asked, "written", {}).get(argument, option)
+        return str(error).replace(f"`{argument}`", option, 1)
     text = f"{type(error).__name__}: {error}"
     if "RESOURCE_EXHAUSTED" in text or isinstance(error, MemoryError):
         advice = "Use fewer samples (--max-points, --max-test-points), or a simpler network (--arch)."
@@ -222,6 +308,18 @@ OPTIONS: dict[str, tuple] = {
     "name": (str, None, "what the data are called in the report (default: the name of the file)"),
 }
 SETTINGS = (*OPTIONS, "times", "class_names")
+# Options of `train` that are settings of `planned_runs.train`.
+TRAINING: dict[str, tuple] = {
+    "network": (str, "auto", "the network: auto, cnn, mlp or module:factory"),
+    "members": (int, None, "how many members (default: as planned)"),
+    "epochs": (int, 40, "how often to go through the augmented samples, at most"),
+    "batch_size": (int, 32, "samples in a step"),
+    "learning_rate": (float, 3e-3, "that of Adam in the first epoch; it falls"),
+    "validation": (float, 0.2, "fraction of the training samples that decides when to stop"),
+    "patience": (int, 6, "epochs without an improvement after which a member stops"),
+    "max_test_points": (int, 1000, "most test samples to use"),
+    "seed": (int, None, "seed of members and validation set (default: the plan's)"),
+}
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -229,10 +327,14 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ntk-equiv {version('ntk-equiv')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     plan = commands.add_parser("plan", help="plan an ensemble for your data", formatter_class=_AsWritten)
+    train = commands.add_parser("train", help="train what was planned", formatter_class=_AsWritten)
+    report = commands.add_parser("report", help="plan and measurement on one page", formatter_class=_AsWritten)
     info = commands.add_parser("info", help="versions, devices and layouts", formatter_class=_AsWritten)
     _add_plan_options(plan)
+    _add_train_options(train)
+    _add_report_options(report)
     _add_info_options(info)
-    for command in (plan, info):
+    for command in (plan, train, report, info):
         command.add_argument("--traceback", action="store_true", help="show where an error happened")
     return parser
 
@@ -241,16 +343,7 @@ def _add_plan_options(plan: argparse.ArgumentParser) -> None:
     plan.description, plan.epilog = ABOUT_PLAN, EXAMPLES_PLAN
     plan.add_argument("data", type=Path, help="npz file with x, y and perhaps x_test, y_test; or a folder of pictures")
     plan.add_argument("--size", type=int, help="scale the pictures of a folder to SIZE × SIZE (default: as they are)")
-    for name, (convert, default, text) in OPTIONS.items():
-        shown = f"{default:.4g}" if isinstance(default, float) else default
-        plan.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=convert,
-            default=default,
-            required=name in ("group", "action"),
-            metavar=name.split("_")[-1].upper(),
-            help=text if default is None else f"{text} (default: {shown})",
-        )
+    _add_settings(plan, OPTIONS, required=("group", "action"))
     plan.add_argument("--times", nargs="+", default="auto", metavar="TIME", help="training times (default: auto)")
     plan.add_argument("--class-names", nargs="+", metavar="NAME", help="names of the classes 0, 1, …")
     plan.add_argument("--out", type=Path, help="folder for the files (default: the name of the data followed by -plan)")
@@ -259,6 +352,37 @@ def _add_plan_options(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--float32", action="store_true", help="single precision, which is faster but often not enough")
     plan.add_argument("--quiet", action="store_true", help="do not report progress")
     plan.set_defaults(run=_run_plan)
+
+
+def _add_settings(command: argparse.ArgumentParser, options: dict[str, tuple], required: Sequence[str] = ()) -> None:
+    for name, (convert, default, text) in options.items():
+        shown = f"{default:.4g}" if isinstance(default, float) else default
+        command.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=convert,
+            default=default,
+            required=name in required,
+            metavar=name.split("_")[-1].upper(),
+            help=text if default is None else f"{text} (default: {shown})",
+        )
+
+
+def _add_train_options(train: argparse.ArgumentParser) -> None:
+    train.description = ABOUT_TRAIN
+    train.add_argument("plan", type=Path, help="folder of a plan, or its plan.json")
+    train.add_argument("--data", type=Path, help="the data of the plan (default: where they were when it was made)")
+    _add_settings(train, TRAINING)
+    train.add_argument("--out", type=Path, help="folder for the run (default: slides-run for the plan slides-plan)")
+    train.add_argument("--quiet", action="store_true", help="do not report progress")
+    train.set_defaults(run=_run_train, written={"plan": "plan", "folder": "--out"})
+
+
+def _add_report_options(report: argparse.ArgumentParser) -> None:
+    report.description = ABOUT_REPORT
+    report.add_argument("run_folder", metavar="run", type=Path, help="folder of a run that `ntk-equiv train` finished")
+    report.add_argument("--out", type=Path, help="path of the page (default: report.html in the folder)")
+    report.add_argument("--no-figures", dest="figures", action="store_false", help="do without matplotlib")
+    report.set_defaults(run=_run_report, written={"folder": "run", "path": "--out"})
 
 
 def _add_info_options(info: argparse.ArgumentParser) -> None:

@@ -172,7 +172,7 @@ class Enclosure(_NumberLike):
 
 def jackknife_error(others: Any) -> np.ndarray:
     """Return the standard error of an estimate from its values without one block of draws, [blocks, ...]."""
-    return np.sqrt((len(others) - 1) * np.var(others, axis=0))
+    return np.asarray(np.sqrt((len(others) - 1) * np.var(others, axis=0)))
 
 
 def _format(value: Any) -> str:

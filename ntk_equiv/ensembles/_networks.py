@@ -1,12 +1,13 @@
-"""Networks that are ready to train: perceptrons in NTK parameterization, and the paper's two convolutional networks.
+"""Networks that are ready to train: perceptrons in NTK parameterization, and convolutional networks, two of the paper.
 
     `mlp`             Dense – activation – … – Dense, weights N(0, 1), scaled by σ_w / √fan-in in the forward pass
     `fashion_cnn`     [3×3 conv VALID – ReLU – 2×2 max-pool] with 6 and 16 channels, dense 120, 84, 10
     `histology_cnn`   [3×3 conv SAME – ReLU – 2×2 max-pool] with 6, 16, 26, 36, 46, 56 channels, dense 120, 84, 9
+    `image_cnn`       [3×3 conv SAME – batch norm – ReLU – 2×2 max-pool] with 16, 32, 64 channels, mean, dense
 
 The convolutional networks are in standard parameterization, as in Flax: truncated weights N(0, 1/fan-in), and biases
-that begin with zero. Max-pooling is outside of the theory. Both networks pool odd grids (11 → 5, 7 → 3), which breaks
-their symmetry under quarter turns.
+that begin with zero. Max-pooling is outside of the theory. The paper's networks pool odd grids (11 → 5, 7 → 3), which
+breaks their symmetry under quarter turns; `image_cnn` does not.
 """
 
 from collections.abc import Sequence
@@ -90,6 +91,47 @@ def histology_cnn(outputs: int = 9, *, pools: int = 6, batch_norm: bool = False)
         raise refusal("pools", expected="between 0 and 6", got=repr(pools), fix="Pass 6, or 3 for small images.")
     channels, outputs = (6, 16, 26, 36, 46, 56), positive_integer(outputs, "outputs")
     return PaperCNN(channels, "SAME", pools, outputs, boolean(batch_norm, "batch_norm"))
+
+
+def image_cnn(outputs: int, *, channels: Sequence[int] = (16, 32, 64)) -> nn.Module:
+    """Return a small convolutional network with batch normalisation, for images of any size.
+
+    Each convolution, 3 × 3 SAME, is followed by batch normalisation and ReLU, and the first ones by a 2 × 2 max-pool
+    while both sides of the image are even. Then comes the mean over all positions, and a dense layer. So it treats all
+    quarter turns and flips of an image alike.
+
+    Args:
+        outputs: number of classes, or of numbers to predict.
+        channels: those of the convolutions.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from ntk_equiv import ensembles
+        >>> net = ensembles.image_cnn(9)
+        >>> variables = jax.eval_shape(net.init, jax.random.key(0), jnp.ones((1, 28, 28, 3)))
+        >>> sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
+        24281
+    """
+    fix = "List those of the convolutions, as in (16, 32)."
+    return ImageCNN(positive_integers(channels, "channels", fix=fix), positive_integer(outputs, "outputs"))
+
+
+class ImageCNN(nn.Module):
+    """Convolutions with batch normalisation and pools, and a mean over all positions."""
+
+    channels: Sequence[int]
+    outputs: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        """Return outputs; `train` says whether to normalise by the batch or by running statistics."""
+        for channels in self.channels:
+            x = nn.Conv(channels, (3, 3), use_bias=False)(x)
+            x = nn.relu(nn.BatchNorm(use_running_average=not train, momentum=0.9)(x))
+            # Windows that do not cover the image would treat its corners in different ways.
+            if x.shape[1] % 2 == 0 and x.shape[2] % 2 == 0 and min(x.shape[1:3]) > 4:
+                x = nn.max_pool(x, (2, 2), (2, 2))
+        return nn.Dense(self.outputs)(x.mean((1, 2)))
 
 
 class PaperCNN(nn.Module):

@@ -14,13 +14,14 @@ from ntk_equiv._check import (
     file_path,
     function,
     instance,
+    is_number,
     positive_integer,
     random_key,
     refusal,
     samples_in,
 )
 from ntk_equiv._losses import ClassWeights, LossFn
-from ntk_equiv._typing import Inputs
+from ntk_equiv._typing import Inputs, Scalar
 from ntk_equiv.ensembles._batches import Batches, TrainingSet
 from ntk_equiv.ensembles._checkpoint import open_folder
 from ntk_equiv.ensembles._history import History
@@ -237,6 +238,49 @@ def by_epoch(
     batches, *_ = prepare_batches(as_model(module), train, batch_size, augmentation)
     steps = batches.per_epoch
     return lambda step: schedule(step // steps)
+
+
+def adam_by_epoch(
+    rate: Scalar,
+    module: Module,
+    train: TrainingSet,
+    /,
+    *,
+    batch_size: int | None = None,
+    augmentation: str = "full",
+    factor: Scalar = 0.3,
+    epochs: int = 10,
+) -> optax.GradientTransformation:
+    """Return Adam with weight decay, at a rate that falls by a factor over so many epochs.
+
+    The history of a run with it has the learning rate.
+
+    Args:
+        rate: the learning rate of the first epoch.
+        module: as for `train`.
+        train: as for `train`.
+        batch_size: as for `train`.
+        augmentation: as for `train`.
+        factor: what the rate is multiplied by over `epochs`, between 0 and 1.
+        epochs: how many epochs that takes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from ntk_equiv import ensembles
+        >>> net, data = ensembles.mlp((8,), 1), (jnp.ones((8, 3)), jnp.ones((8, 1)))
+        >>> adam = ensembles.adam_by_epoch(0.01, net, data, batch_size=4, factor=0.25, epochs=2)
+        >>> run = ensembles.train(net, data, members=1, epochs=3, batch_size=4, optimizer=adam, key=jax.random.key(0))
+        >>> print(round(run.history.rates[-1], 6))
+        0.0025
+    """
+    for value, argument, most in ((rate, "rate", float("inf")), (factor, "factor", 1.0)):
+        if not is_number(value) or not 0 < float(value) <= most:
+            fix = "Rates are positive, and fall or stay as they are."
+            expected = "a positive number" if argument == "rate" else "above 0, at most 1"
+            raise refusal(argument, expected=expected, got=repr(value), fix=fix)
+    falling = optax.exponential_decay(float(rate), positive_integer(epochs, "epochs"), float(factor))
+    schedule = by_epoch(falling, module, train, batch_size=batch_size, augmentation=augmentation)
+    return optax.inject_hyperparams(optax.adamw)(learning_rate=schedule)
 
 
 def expected_layout(

@@ -31,7 +31,15 @@ from ntk_equiv.planning._names import (
     named_times,
 )
 from ntk_equiv.planning._plan import Plan
-from ntk_equiv.planning._problem import Names, Notes, Problem, Settings, plain_value, prepare_problem
+from ntk_equiv.planning._problem import (
+    Names,
+    Notes,
+    Problem,
+    Settings,
+    checksum_of_data,
+    plain_value,
+    prepare_problem,
+)
 from ntk_equiv.planning._report import thumbnails
 from ntk_equiv.planning._width import answer_width
 from ntk_equiv.reps import Representation
@@ -175,7 +183,8 @@ def plan(
         dtype=dtype,
     )
     problem = prepare_problem(x, y, x_test, y_test, settings, images=acts_on_images(action), class_names=class_names)
-    return _make_plan(_Task.from_settings(settings, problem), plain_value(name), say, start)
+    origin = {"data": plain_value(name), "sha256": checksum_of_data(x, y, x_test, y_test)}
+    return _make_plan(_Task.from_settings(settings, problem), origin, say, start)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -206,14 +215,14 @@ class _Task:
     def from_settings(cls, settings: Settings, problem: Problem) -> "_Task":
         """Look up names; refuse group, actions and network that do not fit the data."""
         group, shape = named_group(settings.group), problem.x.shape[1:]
-        rep_x, rep_y = _choose_actions(settings, group, shape, problem.channels)
+        rep_x, rep_y = choose_actions(settings, group, shape, problem.channels)
         kernel_fn = kernel_function(settings.arch, shape, w_std=settings.w_std, b_std=settings.b_std)
         check_memory(kernel_fn, problem.x)
         flow, times = filters.gradient_flow(settings.learning_rate), named_times(settings.times)
         return cls(settings.with_delta(problem.y), problem, group, rep_x, rep_y, kernel_fn, flow, times)
 
 
-def _choose_actions(
+def choose_actions(
     settings: Settings, group: FiniteGroup, shape: tuple[int, ...], channels: int
 ) -> tuple[Representation, Representation]:
     """Return how the group acts on samples and on labels."""
@@ -227,7 +236,7 @@ def _choose_actions(
     return rep_x, named_action(label_action, group, (channels,), argument="label_action")
 
 
-def _make_plan(task: _Task, name: str | None, say: Callable[[str], None], start: float) -> Plan:
+def _make_plan(task: _Task, origin: dict[str, Any], say: Callable[[str], None], start: float) -> Plan:
     """Measure what the plan costs, fit the infinite ensemble to what there is time for, and ask it everything."""
     settings, problem, group = task.settings, task.problem, task.group
     budget = Budget(settings.minutes, settings.seed, say, start)
@@ -260,7 +269,7 @@ def _make_plan(task: _Task, name: str | None, say: Callable[[str], None], start:
         notes=_collect_notes(task, problem, ens, violation, float(points.bias.max()), caught, cost, more_notes),
         violation=float(violation.relative),
         origin={
-            "data": name,
+            **origin,
             "date": datetime.datetime.now().astimezone().isoformat(" ", "seconds"),
             "command": None,
             "expected_seconds": round(expected, 1),

@@ -9,6 +9,7 @@ Whatever is done to the data is written into the notes.
 """
 
 import dataclasses
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -302,6 +303,39 @@ def prepare_problem(
         classes=classes,
         notes=tuple(notes),
     )
+
+
+def checksum_of_data(*arrays: ArrayLike | None) -> str:
+    """Return the SHA-256 of arrays as they are given; the same for one set of numbers in single and double precision.
+
+    Args:
+        arrays: samples and labels; None for those that are not given.
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.planning import checksum_of_data
+        >>> x = np.array([[0.1, 0.2]])
+        >>> checksum_of_data(x, None) == checksum_of_data(x.astype("float32"), None) != checksum_of_data(2 * x, None)
+        True
+    """
+    total = hashlib.sha256()
+    for given in arrays:
+        values = np.asarray(given if given is not None else np.zeros(0, bool))
+        if values.dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                values = values.astype(np.float32)
+        elif values.dtype.kind == "U":
+            values = np.char.encode(values, "utf-8")
+        elif values.dtype != np.uint8:  # images of bytes are large, and have one form
+            values = values.astype(np.int64)
+        total.update(f"{values.dtype.str} {values.shape} ".encode())
+        total.update(np.ascontiguousarray(values).data if values.size else b"")
+    return total.hexdigest()
+
+
+def prepare_samples(x: ArrayLike, /, *, images: bool) -> np.ndarray:
+    """Return samples as theory takes them: images with an axis of channels, and bytes divided by 255."""
+    return _scale_bytes(_with_channel_axis(np.asarray(x), images))
 
 
 def _check_data(

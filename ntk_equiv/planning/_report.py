@@ -1,4 +1,4 @@
-"""A plan as one HTML file that loads nothing from elsewhere: readable on a phone, in the dark, and in print.
+"""Sections as one HTML file that loads nothing from elsewhere: readable on a phone, in the dark, and in print.
 
 Images among the samples are shown as small pictures, PNG in base64, made with the standard library alone.
 """
@@ -7,7 +7,9 @@ import base64
 import io
 import struct
 import zlib
+from collections.abc import Callable, Sequence
 from html import escape
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +40,7 @@ ul { padding-left: 1.2rem; }
 .warnings h2 { color: var(--warn); margin-top: .75rem; }
 figure { margin: 1rem 0; text-align: center; }
 img { max-width: 100%; width: 34rem; height: auto; background: #fff; border-radius: 6px; padding: .4rem; }
+.wide img.figure { width: 62rem; min-width: 44rem; max-width: none; }
 img.small { width: 3rem; max-width: none; padding: 0; border-radius: 3px; image-rendering: pixelated; display: block; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
@@ -62,19 +65,50 @@ def plan_html(plan: Plan, /, *, figures: bool = True) -> str:
     parts = plan_sections(plan)
     what = f"{plan.problem['points']} samples under {plan.problem['group']}, {plan.settings['arch']}"
     made = ", ".join(str(plan.origin[name]) for name in ("data", "date") if plan.origin.get(name))
-    links = "".join(f'<a href="#{_anchor(part)}">{escape(part.title)}</a>' for part in parts)
-    body = "\n".join(_section_html(part, _figure_html(plan, part.panel) if figures else "") for part in parts)
+    about = f"{made}: {what}" if made else what
+    return page_html(
+        "Plan of an ensemble",
+        f"{about}. Predicted by theory; nothing was trained.",
+        parts,
+        subject=what,
+        figure=plan.figure if figures else None,
+        captions=CAPTIONS,
+    )
+
+
+def page_html(
+    title: str,
+    about: str,
+    sections: Sequence[Section],
+    /,
+    *,
+    subject: str,
+    figure: Callable[[str], Any] | None,
+    captions: dict[str, str],
+) -> str:
+    """Return a page.
+
+    Args:
+        title: its heading.
+        about: the line below it.
+        sections: what it consists of.
+        subject: what it is about, for its name in the browser.
+        figure: returns a panel of a matplotlib figure by its name; None for a page without figures.
+        captions: what each panel shows.
+    """
+    links = "".join(f'<a href="#{_anchor(part)}">{escape(part.title)}</a>' for part in sections)
+    body = "\n".join(_section_html(part, _figure_html(figure, part.panel, captions)) for part in sections)
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(f"Plan of an ensemble: {what}")}</title>
+<title>{escape(f"{title}: {subject}")}</title>
 <style>{STYLE}</style>
 </head>
 <body>
-<h1>Plan of an ensemble</h1>
-<p class="about">{escape(f"{made}: " if made else "")}{escape(what)}. Predicted by theory; nothing was trained.</p>
+<h1>{escape(title)}</h1>
+<p class="about">{escape(about)}</p>
 <nav>{links}</nav>
 <main>
 {body}
@@ -121,16 +155,18 @@ def _picture_html(data: str, name: str) -> str:
     return f'<td><img class="small" alt="{alt}" src="data:image/png;base64,{data}"></td>' if data else ""
 
 
-def _figure_html(plan: Plan, panel: str | None) -> str:
-    if panel is None:
+def _figure_html(figure: Callable[[str], Any] | None, panel: str | None, captions: dict[str, str]) -> str:
+    if panel is None or figure is None:
         return ""
-    buffer = io.BytesIO()
-    plan.figure(panel).savefig(buffer, format="png", metadata={"Software": None})
+    buffer, drawn = io.BytesIO(), figure(panel)
+    drawn.savefig(buffer, format="png", metadata={"Software": None})
     data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    caption = escape(CAPTIONS[panel])
-    return (
-        f'<figure><img alt="{caption}" src="data:image/png;base64,{data}"><figcaption>{caption}</figcaption></figure>'
-    )
+    width, height = drawn.get_size_inches()
+    caption = escape(captions[panel])
+    image = f'<img class="figure" alt="{caption}" src="data:image/png;base64,{data}">'
+    # Several panels side by side keep their size, and scroll on a phone.
+    image = f'<div class="wide">{image}</div>' if width > 2 * height else image
+    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
 
 
 def _anchor(section: Section) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -62,8 +63,13 @@ def plan_sections(plan: Plan, /) -> list[Section]:
 
 def plan_text(plan: Plan, /) -> str:
     """Return all sections as text."""
+    return sections_text(plan_sections(plan))
+
+
+def sections_text(sections: Sequence[Section], /) -> str:
+    """Return sections as text."""
     parts = []
-    for section in plan_sections(plan):
+    for section in sections:
         lines = [section.title, "-" * len(section.title)]
         for line in section.lines:
             lines += textwrap.wrap(f"- {line}", WIDTH, subsequent_indent="  ")

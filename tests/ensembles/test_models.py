@@ -11,7 +11,7 @@ from flax import nnx
 from ntk_equiv import ensembles, stax
 from ntk_equiv._convolution import convolve
 from tests.ensembles.spread import convolved
-from tests.tolerances import assert_close
+from tests.tolerances import REDUCTION, assert_close
 
 RNG = np.random.default_rng(0)
 X, Y = jnp.asarray(RNG.normal(size=(6, 3))), jnp.asarray(RNG.normal(size=(6, 2)))
@@ -111,6 +111,20 @@ COMPILED = (FILTERS, lambda filters, x: jnp.tanh(convolve(x, filters, (1, 1))).s
 def on_images(module, **changes):
     settings = {"members": 3, "steps": 7, "batch_size": 2, "optimizer": optax.adam(0.1), "key": jax.random.key(0)}
     return ensembles.train(module, (IMAGES, IMAGES[:, 0, 0]), **settings | changes)
+
+
+def test_the_network_for_images_treats_all_quarter_turns_and_flips_alike():
+    """Turned weights on a turned image give what the weights give on the image, also where a side is odd."""
+    net = ensembles.image_cnn(3, channels=(2, 3, 2))
+    x = jnp.asarray(RNG.normal(size=(2, 12, 12, 1)))  # 12 -> 6 -> 3
+    variables = net.init(jax.random.key(0), x)
+    assert jax.eval_shape(net.apply, variables, x[:, :7, :7]).shape == (2, 3)
+    plain = net.apply(variables, x)
+    assert float(jnp.std(plain)) > 1e-3
+    for move in (lambda a, axes: jnp.rot90(a, 1, axes), lambda a, axes: jnp.flip(a, axes[0])):
+        moved = jax.tree.map(lambda leaf, move=move: move(leaf, (0, 1)) if leaf.ndim == 4 else leaf, variables)
+        assert_close(net.apply(moved, move(x, (1, 2))), plain, REDUCTION)
+        assert float(jnp.abs(net.apply(variables, move(x, (1, 2))) - plain).max()) > 1e-4
 
 
 def test_step_by_step_training_is_that_of_the_compiled_loop():

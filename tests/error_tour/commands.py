@@ -1,7 +1,9 @@
 """Wrong command lines, and what the one line that answers them must mention."""
 
 import contextlib
+import dataclasses
 import io
+import json
 import shlex
 import tempfile
 import zipfile
@@ -10,10 +12,25 @@ from pathlib import Path
 import numpy as np
 
 from ntk_equiv import cli
+from tests.error_tour.data_calls import PLAN as PLAN_RECORD
+from tests.error_tour.data_calls import X, Y
 
 FOLDER = tempfile.TemporaryDirectory()
 DATA = Path(FOLDER.name) / "data.npz"
-np.savez(DATA, x=np.arange(24.0).reshape(6, 4), y=np.arange(6.0))
+np.savez(DATA, x=X, y=Y)
+CHANGED = Path(FOLDER.name) / "changed.npz"
+np.savez(CHANGED, x=X + 1, y=Y)
+WIDER = Path(FOLDER.name) / "wider.npz"
+np.savez(WIDER, x=np.concatenate([X, X], axis=1), y=Y)
+PLAN = Path(FOLDER.name) / "slides-plan"
+PLAN.mkdir()
+PLAN_RECORD.save(PLAN / "plan.json")
+# A run of another plan, which was interrupted.
+OTHER_RUN = Path(FOLDER.name) / "other-run"
+OTHER_RUN.mkdir()
+changed = {**PLAN_RECORD.settings, "group": "S4", "members": 3}
+dataclasses.replace(PLAN_RECORD, settings=changed).save(OTHER_RUN / "plan.json")
+(OTHER_RUN / "run.json").write_text(json.dumps({"format": 1, "finished": False, "settings": {}}))
 TEXT = Path(FOLDER.name) / "notes.npz"
 TEXT.write_text("no archive")
 LABELS = Path(FOLDER.name) / "labels.npz"
@@ -27,7 +44,24 @@ with zipfile.ZipFile(HUGE, "w") as archive, archive.open("x.npy", "w") as conten
 
 COMMANDS = {
     "": "COMMAND",
-    "train": "train",
+    "train": "plan",
+    "train missing-plan": "missing-plan",
+    "train LINKED": "plan must be a plan or its folder",
+    "train DATA": "plan must be a plan or its folder",
+    "train PLAN": "--data must be given",
+    "train PLAN --data missing.npz": "--data must be the data of the plan, got missing.npz",
+    "train PLAN --data CHANGED": "--data must be those of the plan, got others",
+    "train PLAN --data WIDER": "with samples of shape [4], got samples of shape [8]",
+    "train PLAN --data DATA --network rnn": "--network must be one of auto, cnn, mlp, or module:factory",
+    "train PLAN --data DATA --network nothing:build": "No module named 'nothing'",
+    "train PLAN --data DATA --network json:dumps": "--network must be a network for samples of shape (4,)",
+    "train PLAN --data DATA --epochs 0": "--epochs",
+    "train PLAN --data DATA --out OTHER_RUN": "--out must be that of a run of this plan",
+    "train PLAN --data DATA --out DATA": "--out must be new, empty, or that of this run",
+    "report": "run",
+    "report missing-run": "run must be",
+    "report PLAN": "run must be the folder of a planned run",
+    "report OTHER_RUN": "whose training was interrupted or is still going on",
     "plan": "data",
     "plan DATA": "--group",
     "plan DATA --group C4": "--action",
@@ -55,7 +89,7 @@ COMMANDS = {
 
 def fault(command: str, mentioned: str) -> str | None:
     """What is wrong with the answer to a wrong command line, if something is."""
-    files = {name: str(globals()[name]) for name in ("DATA", "TEXT", "LABELS", "LINKED", "HUGE")}
+    files = {name: str(value) for name, value in globals().items() if isinstance(value, Path)}
     words = [files.get(word, word) for word in shlex.split(command)]
     with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):
         code = cli.main(words)

@@ -1,11 +1,11 @@
-"""Wrong calls of `datasets`, `planning` and `plotting`, and the argument that the answer must name."""
+"""Wrong calls of `datasets`, `planning`, `planned_runs` and `plotting`, and the argument that the answer must name."""
 
 import jax
 import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
 
-from ntk_equiv import datasets, groups, metrics, planning, plotting, reps
+from ntk_equiv import datasets, groups, metrics, planned_runs, planning, plotting, reps
 
 mpl.use("Agg")
 KEY = jax.random.key(0)
@@ -20,6 +20,14 @@ DIAGRAM = metrics.Reliability(np.ones(2), np.ones(2), np.ones(2), np.ones(2))
 def plan(x=X, y=Y, **settings):
     """`planning.plan` with a mistake in one place."""
     return planning.plan(x, y, **{"group": "C4", "action": "regular", **settings})
+
+
+PLAN = plan(arch="mlp:relu:1", times=[1], samples=500)
+
+
+def train(x=X, y=Y, plan=PLAN, **settings):
+    """`planned_runs.train` with a mistake in one place."""
+    return planned_runs.train(plan, x, y, **settings)
 
 
 CALLS = {
@@ -113,6 +121,38 @@ CALLS = {
     "planning.named_times('soon')": "times",
     "planning.checked_folder(3)": "folder",
     "planning.Plan.load('no such file')": "path",
+    # planned runs
+    "planned_runs.train('no such plan', X, Y)": "plan",
+    "planned_runs.train(3, X, Y)": "plan",
+    "train(x=X + 1)": "data",
+    "train(y=Y + 1)": "data",
+    "train(x=X[:, :3])": "data",
+    "train(x=X[:4], y=Y[:4])": "data",
+    "train(y=np.arange(6))": "data",
+    "train(x=X * NAN)": "x",
+    "train(x_test=X)": "data",
+    "train(network='rnn')": "network",
+    "train(network='cnn')": "network",
+    "train(network='no_such_module:build')": "network",
+    "train(network='json:no_such_function')": "network",
+    "train(network='json:dumps')": "network",
+    "train(network=3)": "network",
+    "train(members=0)": "members",
+    "train(epochs=2.5)": "epochs",
+    "train(batch_size=0)": "batch_size",
+    "train(learning_rate=-1.0)": "learning_rate",
+    "train(validation=1.0)": "validation",
+    "train(patience=0)": "patience",
+    "train(max_test_points=0)": "max_test_points",
+    "train(seed=-1)": "seed",
+    "train(folder=3)": "folder",
+    "train(folder='ntk_equiv')": "folder",
+    "train(progress='yes')": "progress",
+    "planned_runs.named_module('rnn', (4,), 1)": "network",
+    "planned_runs.named_module('mlp', (4,), 0)": "outputs",
+    "planned_runs.report('no such folder')": "folder",
+    "planned_runs.report('ntk_equiv')": "folder",
+    "planned_runs.PlannedRun.load('ntk_equiv')": "folder",
     # plotting
     "plotting.panels(0)": "columns",
     "plotting.panels(width=0.0)": "width",

@@ -7,7 +7,6 @@ import inspect
 import io
 import json
 import re
-from html.parser import HTMLParser
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ import pytest
 from PIL import Image
 
 from ntk_equiv import InfiniteEnsemble, augment, bounds, filters, groups, metrics, planning, reps, stax
+from tests.planning.page import Page
 from tests.planning.problems import IMAGES, SETTINGS, VECTORS, settings
 from tests.tolerances import REDUCTION, assert_close
 
@@ -338,29 +338,6 @@ def test_other_files_are_refused(content, tmp_path):
     (tmp_path / "plan.json").write_text(content)
     with pytest.raises(ValueError, match="must be a plan"):
         planning.Plan.load(tmp_path / "plan.json")
-
-
-class Page(HTMLParser):
-    """The tags of a page, which must be closed in order, and where it points to."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.ids, self.targets, self.text = [], [], [], ""
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        if tag not in {"meta", "img"}:
-            self.open.append(tag)
-        self.ids += [value for name, value in attrs if name == "id"]
-        self.targets += [value for name, value in attrs if name in {"href", "src", "srcset", "action", "data"}]
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
 
 
 @pytest.mark.parametrize("name", ["found", "approximate"])
