@@ -65,7 +65,7 @@ class Settings:
     samples: int
     seed: int
     dtype: str
-    width: int | None
+    width: int | None = None
 
     @classmethod
     def from_arguments(cls, **given: Any) -> "Settings":
@@ -88,7 +88,7 @@ class Settings:
             "temperature": None if given["temperature"] is None else _check_temperature(given["temperature"]),
             "likelihood_delta": _check_delta(given["likelihood_delta"], "likelihood_delta", "in nats"),
             "members": positive_integer(given["members"], "members"),
-            "width": _check_width(given["width"], given["arch"]),
+            "width": _check_width(given.get("width"), given["arch"]),
             "samples": _check_draws(given["samples"], epsilon),
             "learning_rate": real_number(given["learning_rate"], "learning_rate"),
             "reduction": one_of(given["reduction"], ("mean", "sum"), "reduction"),
