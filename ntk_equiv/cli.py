@@ -286,6 +286,7 @@ OPTIONS: dict[str, tuple] = {
     "learning_rate": (float, 1.0, "the unit of time: t steps of full-batch descent at this rate"),
     "reduction": (str, "mean", "the loss is ½ of the mean or of the sum of squares"),
     "members": (int, 10, "size of the ensemble you have in mind"),
+    "width": (int, None, "width of the networks you have in mind, to ask whether it is enough (default: not asked)"),
     "delta": (float, None, "tolerated deviation, in units of the labels (default: a tenth of their spread)"),
     "epsilon": (float, 0.05, "probability of a larger deviation"),
     "temperature": (float, None, "T of class probabilities softmax(f/T) (default: fitted to the test samples)"),

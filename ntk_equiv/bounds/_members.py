@@ -17,12 +17,14 @@ At width N the mean of M members is, to first order, a Gaussian about a shifted 
 
     f̂ − f̄ ~ N(a/N, Σ/M),        P(|f̂ − f̄| > δ) = Φ((a/N − δ)/σ) + Φ((−a/N − δ)/σ),  σ² = Σ/M,
 
-at each sample and channel, with a coefficient a that is fitted to trained networks of a few widths
-(`finite_width_estimate`). This is an estimate and no bound. More members make σ small and leave the shift: beyond
-M = Σ N²/a² members, wider networks help more than further members.
+at each sample and channel, with a shift a/N that `empirical.laziness` estimates before training from the drift of the
+kernel, or that is fitted to trained networks of a few widths (`finite_width_estimate`). This is an estimate and no
+bound. More members make σ small and leave the shift: beyond M = Σ N²/a² members, wider networks help more than further
+members.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -30,8 +32,8 @@ import numpy as np
 import scipy.special
 from jaxtyping import Float
 
-from ntk_equiv._check import instance, is_concrete, refusal, same_shape
-from ntk_equiv._typing import Array
+from ntk_equiv._check import instance, is_concrete, positive_integer, refusal, same_shape
+from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.bounds._checks import (
     Numbers,
     check_deviation,
@@ -43,7 +45,7 @@ from ntk_equiv.bounds._checks import (
 )
 from ntk_equiv.bounds._gaussian import IN_JAX, ON_HOST, check_law, inverse_tail, tail
 from ntk_equiv.bounds._results import Sampled
-from ntk_equiv.empirical import Correction
+from ntk_equiv.empirical import Correction, Laziness, shift_correction
 
 # Floats do not tell larger whole numbers apart.
 MOST_MEMBERS = 2**53
@@ -217,17 +219,29 @@ class WidthEstimate:
 
 
 def finite_width_estimate(
-    variance: Numbers, members: Numbers, delta: Numbers, mean: Any, width: int, /
+    variance: Numbers | None,
+    members: Numbers,
+    delta: Numbers,
+    mean: Any,
+    width: int | None = None,
+    /,
+    *,
+    t: Scalar | None = None,
 ) -> WidthEstimate:
     """The estimated deviation of M members of width N from the infinite ensemble; this is no bound.
 
     Args:
-        variance: Σ_t(x) of one channel, as for `min_ensemble_size`, in a shape that broadcasts to that of
-            `mean.coefficient`.
+        variance: Σ_t(x) of one channel, as for `min_ensemble_size`, in a shape that broadcasts to that of the shift.
+            None takes that of the predicted members, which the drift of the kernel has changed as well; it needs what
+            `empirical.laziness` returned for this width.
         members: M.
         delta: the tolerated deviation.
-        mean: the correction of the mean prediction, `ensembles.compare_with_theory({width: run, ...}, ens, x).mean`.
-        width: N.
+        mean: the shift of the mean. From trained networks it is the correction
+            `ensembles.compare_with_theory({width: run, ...}, ens, x).mean`. Before training it is what
+            `empirical.laziness` returned for networks of width N, or a mapping {width: ...} of these, to which a/N is
+            fitted.
+        width: N; for the record of one width it is left out.
+        t: for records of `laziness`, the time; the last unless given.
 
     Example:
         >>> import numpy as np
@@ -239,10 +253,13 @@ def finite_width_estimate(
         >>> print(found.members)
         [ inf 400.]
     """
-    fix = "`ensembles.compare_with_theory` finds it from runs of several widths."
-    instance(mean, Correction, "mean", expected="a `Correction`", fix=fix)
     count, delta = single_members(members), single_deviation(delta)
-    bias, error = np.broadcast_arrays(mean.at(width), mean.error_at(width))
+    bias, error, spread = _shift_of_mean(mean, width, t)
+    if variance is None:
+        if spread is None:
+            fix = "Pass `ens.var(x, t)`, or what `empirical.laziness` returned for this width."
+            raise refusal("variance", expected="given for a fitted correction", got="None", fix=fix)
+        variance = spread
     variance = np.asarray(check_variance(variance), float)
     if same_shape(variance=variance, mean=bias) != bias.shape:
         fix = "Pass that of one channel at the samples of the correction."
@@ -254,6 +271,22 @@ def finite_width_estimate(
     with np.errstate(divide="ignore", invalid="ignore"):
         balanced = np.where(bias == 0, np.inf, variance / bias**2)
     return WidthEstimate(bias, error, probability, lower, upper, balanced)
+
+
+def _shift_of_mean(mean: Any, width: int | None, t: Scalar | None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return the shift of the mean, its standard error, and the variance of members if it comes with it."""
+    if isinstance(mean, Laziness):
+        if width is not None:
+            fix = "It is about the width of the networks that were looked at; pass {width: record} to change it."
+            raise refusal("width", expected="nothing for the record of one width", got=width, fix=fix)
+        shift, spread = mean.shift_at(t)
+        return shift.value, shift.error, spread
+    mean = shift_correction(mean, t) if isinstance(mean, Mapping) else mean
+    fix = "`empirical.laziness` finds it before training, `ensembles.compare_with_theory` from runs of several widths."
+    instance(mean, Correction, "mean", expected="a `Correction`, or records of `laziness`", fix=fix)
+    width = positive_integer(width, "width")
+    bias, error = np.broadcast_arrays(mean.at(width), mean.error_at(width))
+    return bias, error, None
 
 
 def round_up(members: Any) -> Any:

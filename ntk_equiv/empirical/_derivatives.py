@@ -136,7 +136,7 @@ def _plan_for_shapes(method: str, apart: bool, apply: NetworkFn, structure: Any,
     outputs = _output_shape(apply, params, constants, x)
     grid, channels = outputs.shape[1:-1], outputs.shape[-1] if outputs.ndim > 1 else 1
     sample = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), x)
-    program = _program_of_sample(apply, params, constants, sample)
+    program = program_of_sample(apply, params, constants, sample)
     sizes = [leaf.size for leaf in jax.tree.leaves(params)]
     positions, both = math.prod(grid), channels**2 if apart else channels
 
@@ -185,7 +185,7 @@ def count_operations(jaxpr: Jaxpr) -> int:
 
 
 def _count_in_equation(eqn: JaxprEqn) -> int:
-    inner = [count_operations(part) for value in eqn.params.values() for part in _inner_programs(value)]
+    inner = [count_operations(part) for value in eqn.params.values() for part in inner_programs(value)]
     if inner:
         # Only one of several branches is taken.
         return max(inner) * int(eqn.params.get("length", 1))
@@ -200,7 +200,7 @@ def _count_in_equation(eqn: JaxprEqn) -> int:
     return size
 
 
-def _inner_programs(value: Any) -> list[Jaxpr]:
+def inner_programs(value: Any) -> list[Jaxpr]:
     values = value if isinstance(value, tuple | list) else [value]
     return [v.jaxpr if isinstance(v, ClosedJaxpr) else v for v in values if isinstance(v, ClosedJaxpr | Jaxpr)]
 
@@ -235,7 +235,7 @@ def derivatives(plan: Plan, apply: NetworkFn, params: Params, constants: Any, x:
 def _sample_derivatives(plan: Plan, apply: NetworkFn, params: Params, constants: Any, sample: Inputs) -> dict[str, Any]:
     leaves = jax.tree.leaves(params)
     factored = dict(plan.factored)
-    program = _program_of_sample(apply, params, constants, sample)
+    program = program_of_sample(apply, params, constants, sample)
     rest = jax.tree.leaves((constants, sample))
 
     def outputs(explicit: dict, probes: dict) -> tuple[jax.Array, dict]:
@@ -320,7 +320,7 @@ def _as_batch(sample: Inputs) -> Inputs:
 # Programs of one sample, in which factored parameters are found and probes are added.
 
 
-def _program_of_sample(apply: NetworkFn, params: Params, constants: Any, sample: Inputs) -> ClosedJaxpr:
+def program_of_sample(apply: NetworkFn, params: Params, constants: Any, sample: Inputs) -> ClosedJaxpr:
     """Return the program of a network for one sample without an axis of samples; its arguments are all leaves."""
 
     def outputs(params: Params, constants: Any, sample: Inputs) -> Any:

@@ -173,7 +173,7 @@ def empirical_kernel_fn(
     """
     one_of(method, METHODS, "method")
     one_of(channels, ("mean", "apart"), "channels")
-    evaluate, trained, constants = _split_network(apply, params)
+    evaluate, trained, constants = split_network(apply, params)
     return EmpiricalKernelFn(trained, constants, evaluate, method, channels)
 
 
@@ -265,7 +265,7 @@ def samples_as_arrays(x: Inputs, argument: str) -> Inputs:
     return with_own_adjacency(x) if isinstance(x, Graph) else arrays(x, argument)
 
 
-def _split_network(network: Any, params: Params) -> tuple[NetworkFn, Params, Any]:
+def split_network(network: Any, params: Params) -> tuple[NetworkFn, Params, Any]:
     """Return how to evaluate the network, its parameters as arrays, and its variables that are not trained."""
     constants: Any = ()
     apply: FunctionNetwork | LinenNetwork

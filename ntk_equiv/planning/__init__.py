@@ -2,7 +2,8 @@
 
 `plan` takes samples, labels, a symmetry and an architecture, fits the infinite ensemble and returns a `Plan`: expected
 `Errors` over training time, the members `Needed`, how invariance grows with members (`OrbitCurve`), what is known about
-each of the test `Points`, and for classes the `Accuracy` and the `Calibration` of probabilities. A plan can be printed
+each of the test `Points`, for classes the `Accuracy` and the `Calibration` of probabilities, and for a network with a
+given `Width` whether that is enough. A plan can be printed
 (`table`), drawn (`figure`), written as one HTML file (`report`) or as JSON (`save`, `load`), or all of these into one
 folder (`write`; `checked_folder` tells beforehand whether that will work). `versions` are those of the software that
 made it.
@@ -23,7 +24,17 @@ from ntk_equiv.planning._names import ACTIONS as ACTIONS
 from ntk_equiv.planning._names import ACTIVATIONS as ACTIVATIONS
 from ntk_equiv.planning._names import acts_on_images as acts_on_images
 from ntk_equiv.planning._names import named_action, named_group, named_network, named_times
-from ntk_equiv.planning._plan import Accuracy, Calibration, Errors, Needed, OrbitCurve, Plan, Points, checked_folder
+from ntk_equiv.planning._plan import (
+    Accuracy,
+    Calibration,
+    Errors,
+    Needed,
+    OrbitCurve,
+    Plan,
+    Points,
+    Width,
+    checked_folder,
+)
 from ntk_equiv.planning._problem import Settings as Settings
 from ntk_equiv.planning._problem import checksum_of_data as checksum_of_data
 from ntk_equiv.planning._problem import plain_value as plain_value
@@ -45,6 +56,7 @@ __all__ = [
     "OrbitCurve",
     "Plan",
     "Points",
+    "Width",
     "checked_folder",
     "named_action",
     "named_group",

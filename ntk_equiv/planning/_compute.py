@@ -41,6 +41,7 @@ from ntk_equiv.planning._problem import (
     prepare_problem,
 )
 from ntk_equiv.planning._report import thumbnails
+from ntk_equiv.planning._width import answer_width
 from ntk_equiv.reps import Representation
 from ntk_equiv.theorems import Violation, kernel_transformation
 
@@ -73,6 +74,7 @@ def plan(
     learning_rate: Scalar = 1.0,
     reduction: str = "mean",
     members: int = 10,
+    width: int | None = None,
     delta: Scalar | None = None,
     epsilon: Scalar = 0.05,
     temperature: Scalar | None = None,
@@ -112,6 +114,7 @@ def plan(
         learning_rate: η, the unit of time.
         reduction: "mean" or "sum".
         members: M, the size of an ensemble you have in mind.
+        width: the width of the networks you have in mind, to ask whether it is enough; for named networks.
         delta: δ, the tolerated deviation, in the units of the labels; by default a tenth of their spread.
         epsilon: ε, the probability of a larger deviation.
         temperature: T of class probabilities softmax(f̂/T); by default the best one for the infinite ensemble, fitted to
@@ -166,6 +169,7 @@ def plan(
         learning_rate=learning_rate,
         reduction=reduction,
         members=members,
+        width=width,
         delta=delta,
         epsilon=epsilon,
         temperature=temperature,
@@ -249,13 +253,20 @@ def _make_plan(task: _Task, origin: dict[str, Any], say: Callable[[str], None], 
             ens = _fit(task, problem, reduced=reduced)
             problem = budget.drop_test_samples(cost, problem, clock.pace())
             clock.expect(cost.steps(*problem.sizes))
-            answers, class_notes = _answer_all(task, problem, ens, clock)
+            answers, more_notes = _answer_all(task, problem, ens, clock)
+        width = None
+        if settings.width is not None:
+            # It takes the same few seconds whatever the data, so that it is no part of what the budget is spent on.
+            say(f"how much the kernels of networks of width {settings.width} change")
+            reps, asked = (task.rep_x, task.rep_y), (answers["times"], answers["t"])
+            width, doubts = answer_width(settings, problem, reps, group.order, task.flow, *asked)
+            more_notes = [*more_notes, *doubts]
     points = answers["points"]
     return Plan(
         settings.as_dict(),
         _describe(task, problem, ens),
         versions(),
-        notes=_collect_notes(task, problem, ens, violation, float(points.bias.max()), caught, cost, class_notes),
+        notes=_collect_notes(task, problem, ens, violation, float(points.bias.max()), caught, cost, more_notes),
         violation=float(violation.relative),
         origin={
             **origin,
@@ -264,6 +275,7 @@ def _make_plan(task: _Task, origin: dict[str, Any], say: Callable[[str], None], 
             "expected_seconds": round(expected, 1),
             "seconds": round(budget.seconds_spent(), 1),
         },
+        width=width,
         pictures=thumbnails(problem.x_test[points.worst()]) if acts_on_images(settings.action) else (),
         **answers,
     )
@@ -349,7 +361,7 @@ def _collect_notes(
     bias: float,
     caught: list,
     cost: Cost,
-    class_notes: Notes,
+    more_notes: Notes,
 ) -> tuple[str, ...]:
     """Return notes on where theory holds, what was warned of, and what was done to the data; warnings first."""
     # That the symmetry could not be used is said in other words already.
@@ -360,7 +372,7 @@ def _collect_notes(
         *dict.fromkeys(f"WARNING: {message}" for message in warned),
         *problem.missing_class_notes(),
         *problem.notes,
-        *class_notes,
+        *more_notes,
         *_fixed_sample_notes(ens),
         cost_note(cost, *problem.sizes),
         SCOPE,

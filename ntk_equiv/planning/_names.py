@@ -31,7 +31,7 @@ import jax
 import numpy as np
 
 from ntk_equiv import groups, reps, stax
-from ntk_equiv._check import instance, is_listed, real_number, refusal
+from ntk_equiv._check import instance, is_listed, positive_integer, real_number, refusal
 from ntk_equiv._typing import KernelFunction, Scalar
 from ntk_equiv.groups import FiniteGroup, defining_matrices, defining_permutations
 from ntk_equiv.reps import Representation
@@ -212,7 +212,9 @@ def _try_action(rep: Representation, group: FiniteGroup, shape: Shape) -> None:
     jax.eval_shape(lambda x: rep(group.identity, x), jax.ShapeDtypeStruct((1, *shape), float))
 
 
-def named_network(name: str, shape: Shape, /, *, w_std: Scalar = 2**0.5, b_std: Scalar = 0.1) -> stax.Network:
+def named_network(
+    name: str, shape: Shape, /, *, w_std: Scalar = 2**0.5, b_std: Scalar = 0.1, width: int = 1, outputs: int = 1
+) -> stax.Network:
     """Return the network of this name, for samples of a given shape.
 
     Args:
@@ -220,6 +222,8 @@ def named_network(name: str, shape: Shape, /, *, w_std: Scalar = 2**0.5, b_std: 
         shape: the shape of one sample, without the axis of samples.
         w_std: standard deviation of the weights, before division by the square root of the fan-in.
         b_std: standard deviation of the biases.
+        width: of hidden layers, or their number of channels, on which kernels do not depend.
+        outputs: how many outputs.
 
     Raises:
         ValueError: no network has this name, or it does not fit the shape; the message lists what there is.
@@ -232,17 +236,18 @@ def named_network(name: str, shape: Shape, /, *, w_std: Scalar = 2**0.5, b_std: 
         [[2.]]
     """
     kind, activation, depth, pooling = _parse_network(name)
+    width, outputs = positive_integer(width, "width"), positive_integer(outputs, "outputs")
     scale: dict[str, Any] = {"W_std": _check_scale(w_std, "w_std"), "b_std": _check_scale(b_std, "b_std", zero=True)}
     phi = ACTIVATIONS[activation]
     if kind == "mlp":
-        hidden = [layer for _ in range(depth) for layer in (stax.Dense(1, **scale), phi())]
-        return stax.serial(*([stax.Flatten()] if len(shape) > 1 else []), *hidden, stax.Dense(1, **scale))
+        hidden = [layer for _ in range(depth) for layer in (stax.Dense(width, **scale), phi())]
+        return stax.serial(*([stax.Flatten()] if len(shape) > 1 else []), *hidden, stax.Dense(outputs, **scale))
     if len(shape) != 3:
         fix = "Convolutions are for images; take mlp for everything else."
         raise refusal("arch", expected=f"an mlp for samples of shape {shape}", got=repr(name), fix=fix)
-    hidden = [layer for _ in range(depth) for layer in (stax.Conv(1, (3, 3), padding="SAME", **scale), phi())]
+    hidden = [layer for _ in range(depth) for layer in (stax.Conv(width, (3, 3), padding="SAME", **scale), phi())]
     head = stax.GlobalAvgPool() if pooling == "gap" else stax.Flatten()
-    return stax.serial(*hidden, head, stax.Dense(1, **scale))
+    return stax.serial(*hidden, head, stax.Dense(outputs, **scale))
 
 
 def kernel_function(arch: Any, shape: Shape, *, w_std: Scalar, b_std: Scalar) -> KernelFunction:

@@ -262,6 +262,55 @@ class Calibration:
         return f"<negative log-likelihood {likelihoods}, on {self.samples} samples>"
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Width:
+    """What a finite width does, estimated from a few random networks before training. None of it is a bound.
+
+    Attributes:
+        width: of the hidden layers; the number of channels for convolutions.
+        networks: how many were drawn.
+        samples: how many training samples were taken, without their images under the group.
+        times: the times that were looked at, the last of which is that of the plan if it is finite, [k].
+        change: how much their kernels change, relative to their norms, [k].
+        shift: by how much the mean is shifted, as root mean square over test samples, [k].
+        chance: the standard error of the mean of M members, for comparison, [k].
+        until: the time until which the shift is below twice that, [estimate, lower, upper].
+        needed: the width at which it is so at the last time, [estimate, lower, upper].
+
+    Example:
+        >>> import numpy as np
+        >>> from ntk_equiv.planning import Width
+        >>> curves = {name: np.array([value]) for name, value in (("change", 0.02), ("shift", 0.01), ("chance", 0.04))}
+        >>> limits = {"until": np.array([np.inf, 300.0, np.inf]), "needed": np.array([64.0, 20.0, 120.0])}
+        >>> found = Width(width=512, networks=4, samples=20, times=np.array([100.0]), **curves, **limits)
+        >>> found, found.enough
+        (<width 512: shift 0.01, chance 0.04 at t = 100>, 'yes')
+    """
+
+    width: int
+    networks: int
+    samples: int
+    times: Float[np.ndarray, "k"]
+    change: Float[np.ndarray, "k"]
+    shift: Float[np.ndarray, "k"]
+    chance: Float[np.ndarray, "k"]
+    until: Float[np.ndarray, "3"]
+    needed: Float[np.ndarray, "3"]
+
+    @property
+    def enough(self) -> str:
+        """Whether the shift at the last time is below two standard errors of the mean of M members.
+
+        "yes" or "no" if the whole range of the needed width says so, else "perhaps".
+        """
+        _, lower, upper = self.needed
+        return "yes" if upper <= self.width else "no" if lower > self.width else "perhaps"
+
+    def __repr__(self) -> str:
+        last = f"shift {self.shift[-1]:.3g}, chance {self.chance[-1]:.3g} at t = {self.times[-1]:.3g}"
+        return f"<width {self.width}: {last}>"
+
+
 def standard_error(values: np.ndarray) -> float:
     """Return the standard error of a mean over test samples; NaN for a single one."""
     return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
@@ -291,6 +340,7 @@ class Plan:
             take.
         pictures: the worst test samples, in the order of `points.worst()`, if they are images: PNG in base64.
         calibration: how good class probabilities will be; None for regression, or without held-out test labels.
+        width: what a finite width does; None if it was not asked for.
 
     Example:
         >>> import numpy as np
@@ -322,6 +372,7 @@ class Plan:
     origin: dict[str, Any] = dataclasses.field(default_factory=dict)
     pictures: tuple[str, ...] = ()
     calibration: Calibration | None = None
+    width: Width | None = None
 
     def __repr__(self) -> str:
         order, group = self.problem["order"], self.problem["group"]
@@ -408,7 +459,8 @@ class Plan:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content.pop("format") != FORMAT:
                 raise ValueError("it is of another format, made by another version")
-            content.setdefault("calibration", None)  # earlier versions did not know it
+            for later in ("calibration", "width"):  # earlier versions did not know them
+                content.setdefault(later, None)
             records = {name: _record_from_json(record, content[name]) for name, record in _RECORDS.items()}
             numbers = {name: float(content[name]) for name in ("t", "stable_rate", "violation")}
             texts = {name: tuple(content[name]) for name in ("notes", "pictures")}
@@ -427,6 +479,7 @@ _RECORDS: dict[str, Any] = {
     "points": Points,
     "accuracy": Accuracy,
     "calibration": Calibration,
+    "width": Width,
 }
 
 

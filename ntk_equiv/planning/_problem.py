@@ -65,6 +65,7 @@ class Settings:
     samples: int
     seed: int
     dtype: str
+    width: int | None = None
 
     @classmethod
     def from_arguments(cls, **given: Any) -> "Settings":
@@ -87,6 +88,7 @@ class Settings:
             "temperature": None if given["temperature"] is None else _check_temperature(given["temperature"]),
             "likelihood_delta": _check_delta(given["likelihood_delta"], "likelihood_delta", "in nats"),
             "members": positive_integer(given["members"], "members"),
+            "width": _check_width(given.get("width"), given["arch"]),
             "samples": _check_draws(given["samples"], epsilon),
             "learning_rate": real_number(given["learning_rate"], "learning_rate"),
             "reduction": one_of(given["reduction"], ("mean", "sum"), "reduction"),
@@ -159,6 +161,13 @@ def _check_temperature(temperature: Scalar) -> float:
         fix = "Outputs are divided by it before the softmax; leave it out to have one fitted."
         raise refusal("temperature", expected="positive", got=temperature, fix=fix)
     return temperature
+
+
+def _check_width(width: Any, arch: Any) -> int | None:
+    if width is not None and not isinstance(arch, str):
+        fix = "Name the network, such as mlp:relu:2; for others ask `empirical.laziness`."
+        raise refusal("width", expected="nothing, because the network is given as an object", got=width, fix=fix)
+    return None if width is None else positive_integer(width, "width")
 
 
 def _check_draws(samples: int, epsilon: float) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ntk_equiv._typing import Scalar
 from ntk_equiv.infinite import duration
-from ntk_equiv.planning._plan import Calibration, Plan, standard_error
+from ntk_equiv.planning._plan import Calibration, Plan, Width, standard_error
 
 # Lines of the table of times; the others are in the figure and in the JSON file.
 TIMES_SHOWN = 12
@@ -53,6 +53,7 @@ def plan_sections(plan: Plan, /) -> list[Section]:
         _members_section(plan),
         _invariance_section(plan),
         *([_calibration_section(plan, plan.calibration)] if plan.calibration is not None else []),
+        *([_width_section(plan, plan.width)] if plan.width is not None else []),
         _worst_section(plan),
         Section("Where this holds", others),
         _settings_section(plan),
@@ -263,7 +264,42 @@ def _short_answers(plan: Plan) -> tuple[str, ...]:
         f"How large is the error: {_error_in_short(plan)}",
         *([f"How good are the probabilities: {_calibration_in_short(plan)}"] if plan.problem["classes"] else []),
         f"On which inputs: {inputs}",
+        *([f"Is the network wide enough: {_width_in_short(plan, plan.width)}"] if plan.width is not None else []),
     )
+
+
+def _width_in_short(plan: Plan, found: Width) -> str:
+    members, last = format_members(plan.settings["members"]), format_number(found.times[-1])
+    shift, chance = format_number(found.shift[-1]), format_number(found.chance[-1])
+    sizes = f"the shift of the mean at t = {last} is estimated to be {shift}, the standard error of {members} {chance}"
+    if found.enough == "yes":
+        return f"yes, width {found.width} is: {sizes}. This is an estimate from {found.networks} random networks."
+    if found.enough == "perhaps":
+        lower, upper = map(format_whole, found.needed[1:])
+        return (
+            f"perhaps: {sizes}, but {found.networks} random networks leave it open what width is enough, from {lower} "
+            f"to {upper} or more."
+        )
+    until, needed = format_number(found.until[0]), format_whole(found.needed[0])
+    return (
+        f"no, width {found.width} is not: {sizes}. Up to t = {until} it is below two of these; at t = {last} it would "
+        f"be at width {needed}, if it falls as 1/width. These are estimates from {found.networks} random networks."
+    )
+
+
+def _width_section(plan: Plan, found: Width) -> Section:
+    rows = tuple(
+        tuple(map(format_number, row)) for row in zip(found.times, found.change, found.shift, found.chance, strict=True)
+    )
+    lines = (
+        f"An estimate, made without training: {found.networks} random networks of width {found.width} and "
+        f"{found.samples} of the training samples, with their images under the group. How much their kernels change on "
+        "the way that the linearised networks take, by how much that shifts the mean (root mean square over test "
+        f"samples), and for comparison the standard error of the mean of {format_members(plan.settings['members'])}.",
+        f"The shift reaches two standard errors at t = {' to '.join(map(format_number, np.sort(found.until[1:])))} "
+        f"(inf: not up to t = {format_number(found.times[-1])}).",
+    )
+    return Section("Width", lines, ("t", "change of the kernel", "shift", "chance"), rows)
 
 
 def place_of_time(plan: Plan, /) -> int:

@@ -19,6 +19,9 @@ PLAIN = InfiniteEnsemble(KERNEL, (X, Y))
 LAW = bounds.OrbitDeviation(np.zeros((1, 3, 1)), np.eye(3)[None], np.ones((2, 1, 1)), None)
 BUILD = lambda matrices: ENS  # noqa: E731
 CLASSES = InfiniteEnsemble(KERNEL, (X, jnp.eye(2)))
+STACKED = jax.vmap(lambda key: INIT(key, (-1, 2))[1])(jax.random.split(KEY, 2))
+ONES, FEW = np.ones((2, 1, 2, 1)), np.ones((2, 1))
+LAZY = empirical.Laziness(np.ones(1), ONES, ONES, ONES[None], None, FEW, FEW, FEW, kinks=False)
 CORRECTION = empirical.Correction(jnp.ones(2), jnp.ones(2), 0.0)
 
 CALLS = {
@@ -171,6 +174,31 @@ CALLS = {
     "empirical.fitted_correction([1.0], [1.0])": "differences",
     "empirical.fitted_correction({8: np.ones(1)}, {8: np.ones(2)})": "differences, errors",
     "empirical.fitted_correction({'a': np.ones(1)}, {'a': np.ones(1)})": "differences",
+    "empirical.laziness('net', STACKED, (X, Y), X, 1.0)": "apply",
+    "empirical.laziness(NET, PARAMS, (X, Y), X, 1.0)": "params",
+    "empirical.laziness(NET, STACKED, X, X, 1.0)": "train",
+    "empirical.laziness(NET, STACKED, (X, Y[:1]), X, 1.0)": "train",
+    "empirical.laziness(NET, STACKED, (X, jnp.ones((2, 3))), X, 1.0)": "train",
+    "empirical.laziness(NET, STACKED, (X, Y), X[:, :1], 1.0)": "params",
+    "empirical.laziness(NET, STACKED, (X, Y), X, INF)": "t",
+    "empirical.laziness(NET, STACKED, (X, Y), X, [2.0, 1.0])": "t",
+    "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, filters.ridge(1.0))": "filter",
+    "empirical.laziness(NET, STACKED, (X, Y), X, 1, filters.gradient_descent(1e6))": "filter",
+    "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, reduction='max')": "reduction",
+    "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, sweeps=3)": "sweeps",
+    "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, portion=0)": "portion",
+    "LAZY.average('kernel')": "name",
+    "LAZY.correct(np.ones((1, 2, 1)))": "mean",
+    "LAZY.holds_until(0)": "members",
+    "LAZY.holds_until(10, standard_errors=-1)": "standard_errors",
+    "LAZY.shift_at(3.0)": "t",
+    "empirical.required_width(LAZY, 0.1)": "found",
+    "empirical.required_width({8: 1.0}, 0.1)": "found",
+    "empirical.required_width({8: LAZY}, 0.0)": "delta",
+    "empirical.required_width({8: LAZY}, 0.1, 3.0)": "t",
+    "empirical.shift_correction(LAZY)": "found",
+    "bounds.finite_width_estimate(1.0, 10, 0.1, LAZY, 64)": "width",
+    "bounds.finite_width_estimate(None, 10, 0.1, CORRECTION, 64)": "variance",
     "empirical.kernel_corrections([stax.Relu()], X)": "layers",
     "empirical.kernel_corrections(stax.Dense(1), X)": "layers",
     "empirical.kernel_corrections([stax.Dense(1)], X, X[:, :1])": "x1, x2",
