@@ -223,7 +223,7 @@ def test_info_tells_versions_devices_and_the_layout(capsys):
 
 def test_help_has_examples_and_every_option_of_the_library(capsys):
     assert cli.main(["--help"]) == 0
-    assert "ntk-equiv plan data.npz --group C4 --action rot90" in capsys.readouterr().out
+    assert "ntk-equiv plan slides/ --size 28 --group C4 --action rot90" in capsys.readouterr().out
     assert cli.main(["info", "--help"]) == 0
     assert "examples:" in capsys.readouterr().out
     assert cli.main(["plan", "--help"]) == 0

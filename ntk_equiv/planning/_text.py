@@ -239,7 +239,7 @@ def _origin_section(plan: Plan) -> Section:
     took, expected = (origin.pop(name, None) for name in ("seconds", "expected_seconds"))
     if took is not None and expected is not None:
         origin["planning took"] = f"{duration(took)}; {duration(expected)} were expected"
-    described = {**origin, **plan.versions}
+    described = {name: str(value) for name, value in {**origin, **plan.versions}.items()}
     return Section("Data, date and versions", (), ("what", "which"), tuple(described.items()))
 
 
