@@ -21,7 +21,8 @@ import sys
 import numpy as np
 from _experiment import Experiment
 from _group_cnn import Canonicalised, GroupCNN, WideCNN, count_parameters, match_parameters
-from _orbit_training import total_error, train_on_orbits
+from _orbit_records import total_error
+from _orbit_training import train_on_orbits
 from _rotated_images import SETS, pictures
 
 from ntk_equiv import ensembles, plotting

@@ -141,7 +141,7 @@ class Laziness:
         >>> print(found.linear.ravel().round(4), found.drift.ravel().round(4))      # f = ab, Θ = a² + b²
         [0.4412 0.3331] [0.0019 0.001 ]
         >>> found.members, found.average("kernel_change").value.round(3)
-        (2, array([0.067]))
+        (2, array([0.046]))
     """
 
     times: np.ndarray
