@@ -1,5 +1,6 @@
 """Laziness before training, against training step by step, naive Jacobians, and neural-tangents-free formulas."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -163,8 +164,7 @@ def test_theory_and_augmented_sets():
 
 
 def test_flax_pairs_and_functions_are_the_same_network():
-    flax = pytest.importorskip("flax.linen")
-    module = flax.Dense(2, param_dtype=jnp.float64)
+    module = nn.Dense(2, param_dtype=jnp.float64)
     variables = jax.vmap(lambda key: module.init(key, X))(jax.random.split(jax.random.key(0), 2))
     apply = lambda params, x: module.apply(params, x)  # noqa: E731
     one = laziness(module, variables, (X, Y), TEST, 4, DESCENT, reduction="mean")
