@@ -9,7 +9,7 @@ LAPACK works in double precision where the block lies in the memory of a CPU, wh
 
 import dataclasses
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, ClassVar
 
 import jax
@@ -72,10 +72,12 @@ class Eigh:
             return [self.solve(DenseBlock(matrix), **settings) for matrix in matrices]
         # LAPACK uses a second core badly. No JAX in the threads: its settings belong to a thread.
         largest_first = sorted(range(len(matrices)), key=lambda number: -_work(matrices[number]))
-        with threadpool_limits(limits=1), ThreadPoolExecutor(min(cores, len(matrices))) as pool:
-            found = pool.map(_decompose_on_host, [np.asarray(matrices[number]) for number in largest_first])
-            by_number = dict(zip(largest_first, found, strict=True))
-        return [_as_basis(matrix, *by_number[number]) for number, matrix in enumerate(matrices)]
+        with threadpool_limits(limits=1) as limits, ThreadPoolExecutor(min(cores, len(matrices))) as pool:
+            tasks = {n: pool.submit(_decompose_on_host, np.asarray(matrices[n])) for n in largest_first}
+            for finished, _ in enumerate(as_completed(tasks.values()), 1):
+                if finished == len(tasks) - 1:
+                    limits.restore_original_limits()  # the last one is alone, and may use all cores from here on
+        return [_as_basis(matrix, *tasks[number].result()) for number, matrix in enumerate(matrices)]
 
     def restore(self, arrays: Mapping[str, jax.Array]) -> SolvedBlock:
         """Return the block with eigenvalues and eigenvectors that were stored."""
