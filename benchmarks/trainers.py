@@ -54,6 +54,17 @@ def train(width: int | None, batch: tuple, members: int, **settings) -> ensemble
     return ensembles.train(network(width), batch, members=members, key=key, **settings)
 
 
+def products_alone(width: int, members: int):
+    """Train perceptrons without ReLU and biases, whose steps consist of hardly more than matrix products."""
+    settings = {"key": jax.random.key(0), "steps": STEPS[width], "optimizer": SGD}
+    return ensembles.train(_linear_network(width), data(width), members=members, **settings).params
+
+
+@lru_cache
+def _linear_network(width: int) -> nn.Module:
+    return nn.Sequential([nn.Dense(width, use_bias=False), nn.Dense(POSITIONS, use_bias=False)])
+
+
 def jitted_loop(width: int, members: int):
     """Train in a Python loop over members. The training of one member is one compiled program."""
     return [_member_program(width)(key) for key in jax.random.split(jax.random.key(0), members)]
