@@ -13,7 +13,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "ntk_equiv"
 
-BASE = {"_typing", "_check", "_pytrees", "_machine"}
+BASE = {"_typing", "_check", "_pytrees", "_machine", "_renamed"}
 SYMMETRY = BASE | {"groups", "reps", "orbits"}
 THEORY = SYMMETRY | {
     "_tile_folder", "_convolution", "_positions", "_losses",
@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "_typing": set(),
     "_check": {"_typing"},
     "_pytrees": set(),
+    "_renamed": set(),
     "_machine": {"_check"},
     "_tile_folder": {"_check", "_machine"},
     "groups": BASE,

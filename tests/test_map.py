@@ -1,5 +1,6 @@
 """The top of the package: a map whose names are loaded when they are used."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -57,3 +58,12 @@ def test_unloaded_names_are_offered_for_completion():
 def test_the_version_is_that_of_the_project():
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     assert ntk_equiv.__version__ == project["version"]
+
+
+def test_changelog_and_citation_are_of_this_version():
+    root = Path(__file__).parents[1]
+    version = ntk_equiv.__version__
+    assert f"\nversion: {version}\n" in (root / "CITATION.cff").read_text()
+    latest = re.search(r"^## \[(.*?)\]", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert latest is not None
+    assert latest[1] in (version, "Unreleased")

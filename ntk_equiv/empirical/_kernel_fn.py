@@ -28,6 +28,7 @@ import jax.numpy as jnp
 from ntk_equiv._check import arrays, canonical_get, one_of, refusal
 from ntk_equiv._gram import ENTRIES_PER_TILE, TILES_UNDER_WAY
 from ntk_equiv._pytrees import dataclass_pytree
+from ntk_equiv._renamed import OldKernelNames
 from ntk_equiv._typing import Array, Get, Inputs, Kernel, select
 from ntk_equiv.empirical._derivatives import (
     METHODS,
@@ -48,7 +49,7 @@ NUMBERS_KEPT = 2**28
 
 @dataclass_pytree
 @dataclasses.dataclass(frozen=True, eq=False)
-class EmpiricalKernelFn:
+class EmpiricalKernelFn(OldKernelNames):
     """The kernels of one network with given parameters, `kernel_fn(x1, x2=None, get=None)`; see `empirical_kernel_fn`.
 
     It is a pytree whose arrays are the parameters. It passes through `jit`, and it may be differentiated with respect

@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 
 from ntk_equiv._check import canonical_get, one_of, positive_integer, random_key, refusal
 from ntk_equiv._pytrees import dataclass_pytree
+from ntk_equiv._renamed import OldKernelNames
 from ntk_equiv._typing import Array, Get, Inputs
 from ntk_equiv.empirical._derivatives import METHODS, NetworkFn, Params, numbers_side_by_side
 from ntk_equiv.empirical._kernel_fn import EmpiricalKernelFn, FunctionNetwork, samples_as_arrays
@@ -58,7 +59,7 @@ class KernelEstimate:
 
 @dataclass_pytree
 @dataclasses.dataclass(frozen=True, eq=False)
-class MonteCarloKernelFn:
+class MonteCarloKernelFn(OldKernelNames):
     """The mean kernels of random networks, `kernel_fn(x1, x2=None, get=None)`; made by `monte_carlo_kernel_fn`.
 
     Every call draws the same networks, so that parts of a Gram matrix fit together.

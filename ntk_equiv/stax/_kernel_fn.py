@@ -18,6 +18,7 @@ from jax import lax
 
 from ntk_equiv._check import canonical_get, positive_integer, real_array, refusal, same_shape
 from ntk_equiv._pytrees import dataclass_pytree
+from ntk_equiv._renamed import OldKernelNames
 from ntk_equiv._typing import Array, Get, Inputs, Kernel, select
 from ntk_equiv.stax._composition import pairs_through, samples_through
 from ntk_equiv.stax._inputs import (
@@ -45,7 +46,7 @@ LONG = 256
 
 @dataclass_pytree
 @dataclass(frozen=True, eq=False)
-class KernelFn:
+class KernelFn(OldKernelNames):
     """The kernels of a network, `kernel_fn(x1, x2=None, get=None)`, as in neural-tangents.
 
     Calls are compiled. They may be differentiated in `x1`, `x2` and the network's hyperparameters, mapped with
