@@ -247,10 +247,13 @@ def _work(matrix: jax.Array) -> float:
 
 def _gain_from_threads(matrices: list[jax.Array], cores: int) -> bool:
     """Return whether matrices are decomposed sooner side by side, a core for each, than each with all cores."""
-    busy = [0.0] * cores
+    busy, ends = [0.0] * cores, [0.0]
     for work in sorted(map(_work, matrices), reverse=True):
-        busy[busy.index(min(busy))] += work
-    return max(busy) < sum(busy) / GAIN_OF_CORES
+        core = busy.index(min(busy))
+        busy[core] += work
+        ends.append(busy[core])
+    *_, before, last = sorted(ends)
+    return before + (last - before) / GAIN_OF_CORES < sum(busy) / GAIN_OF_CORES  # the last one has all cores in the end
 
 
 def _decompose_known(matrix: jax.Array) -> Eigenbasis:
