@@ -271,7 +271,7 @@ def as_model(module: Module) -> Model:
     if isinstance(module, Model):
         return module
     if isinstance(module, nn.Module):
-        return _Linen(module)
+        return _Linen(_with_frozen_attributes(module))
     if isinstance(module, tuple) and all(callable(part) for part in module[:2]) and len(module) in (2, 3):
         return _Pair(module) if len(module) == 2 else _Triple(tuple(module))
     if callable(module) and not isinstance(module, nnx.Module | KernelFn) and not _is_linen_class(module):
@@ -281,6 +281,39 @@ def as_model(module: Module) -> Model:
     if isinstance(module, nnx.Module):
         fix = "Members differ in their random keys, so pass a factory: `lambda rngs: Net(..., rngs=rngs)`."
     raise refusal("module", expected=expected, got=repr(module)[:80], fix=fix, kind=TypeError)
+
+
+def _with_frozen_attributes(module: nn.Module) -> nn.Module:
+    """Return the module as Flax itself binds it, lists as tuples, because compiled programs are found by its hash."""
+    frozen = _freeze(module, {})
+    if not _is_hashable(frozen):
+        names = [field.name for field in dataclasses.fields(frozen) if not _is_hashable(getattr(frozen, field.name))]
+        got = f"{type(module).__name__} with {', '.join(names)}"
+        fix = "Pass numbers instead of arrays, and compute arrays from them inside of the module."
+        raise refusal("module", expected="a module with hashable attributes", got=got, fix=fix, kind=TypeError)
+    return frozen
+
+
+def _freeze(value: Any, known: dict[int, nn.Module]) -> Any:
+    """Return an attribute of a Linen module without lists and dictionaries; modules that are shared stay shared."""
+    if isinstance(value, dict | flax.core.FrozenDict):
+        return flax.core.FrozenDict({key: _freeze(part, known) for key, part in value.items()})
+    if isinstance(value, list) or type(value) is tuple:
+        return tuple(_freeze(part, known) for part in value)
+    if not isinstance(value, nn.Module) or _is_hashable(value):
+        return value
+    if id(value) not in known:
+        names = [field.name for field in dataclasses.fields(value) if field.init and field.name != "parent"]
+        known[id(value)] = value.clone(**{name: _freeze(getattr(value, name), known) for name in names})
+    return known[id(value)]
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def with_modes(module: Module, /, *, training: Mapping[str, Any], evaluation: Mapping[str, Any]) -> Model:

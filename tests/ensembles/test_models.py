@@ -53,6 +53,33 @@ def test_all_kinds_give_the_same_curve_from_the_same_parameters():
     assert np.abs(runs[0].curve[1][:, 0] - runs[0].curve[1][:, 1]).min() > 0  # own batches
 
 
+class Branches(nn.Module):
+    """A module with a dictionary of widths, and a list in which one submodule stands twice."""
+
+    widths: dict
+    layers: list
+
+    @nn.compact
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return nn.Dense(self.widths["out"])(x)
+
+
+def test_modules_with_lists_and_dictionaries_train_as_those_with_tuples():
+    shared = nn.Sequential([nn.Dense(3), nn.tanh])
+    listed = Branches({"out": 2}, [shared, nn.relu, shared])
+    settings = {"members": 2, "steps": 3, "optimizer": optax.sgd(0.1), "key": jax.random.key(0)}
+    run = ensembles.train(listed, (X, Y), **settings)
+    assert len(run.params) == 2  # the dense layer that is shared, and the last one
+    frozen = nn.Sequential((nn.Dense(3), nn.tanh))
+    assert_close(
+        run.predict(X), ensembles.train(Branches({"out": 2}, (frozen, nn.relu, frozen)), (X, Y), **settings).predict(X)
+    )
+    one = listed.apply({"params": jax.tree.map(lambda leaf: leaf[0], run.params)}, X)
+    assert_close(run.predict(X)[0], one)
+
+
 def test_a_triple_and_its_flax_module_have_the_same_law():
     net = stax.serial(stax.Dense(50, 1.3, 0.2), stax.Erf(), stax.Dense(2))
     key = jax.random.key(3)
@@ -155,6 +182,7 @@ def test_step_by_step_training_is_resumed_to_the_same_bits(tmp_path):
     [
         (NNX(nnx.Rngs(0)), TypeError, "pass a factory"),
         (Linen, TypeError, "Call a Linen class"),
+        (Branches({"out": W1}, []), TypeError, "with hashable attributes, got Branches with widths. Pass numbers"),
     ],
 )
 def test_modules_that_do_not_fit_are_refused(module, error, message):
