@@ -56,7 +56,7 @@ key = jax.random.key(0)
 members = np.asarray(ensemble.sample(key, circle, t=10.0, members=4))
 for member in members:
     print("one member at 12°, 102°, 192°, 282°:", member[4::30].round(2))
-print("all members together:               ", mean[4::30].round(2))
+print("infinitely many:                     ", mean[4::30].round(2))
 
 # %% [markdown]
 # Every member gives four different answers, although it was trained on all

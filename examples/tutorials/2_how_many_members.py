@@ -109,9 +109,10 @@ for bound in ("exact", "tight", "lemma"):
     assert (needed.value > sizes).all()
 
 # %% [markdown]
-# Compare this with the numbers for the turned copies. There the far input
-# needs nearly twice as many members as the exact number here. The table shows
-# both probabilities for the far input, and a count for the first one.
+# Compare this with the first question. To keep the change under turns small,
+# the far input needs nearly twice as many members as to be near the limit.
+# The table shows the probability of both for the far input, and for the
+# distance from the limit also how often it occurs among drawn ensembles.
 
 # %%
 sizes = np.array([40, 60, 80, 120])

@@ -49,8 +49,8 @@ assert all(seen[k] < bound[k] for k in orders)
 
 # %% [markdown]
 # *Seen* is the largest change among the 360 angles. *Bound* is a number that
-# no angle can exceed, not even one between two whole degrees. It is proven,
-# and computed without trying any angle.
+# the change exceeds at no angle, not even between two whole degrees. It is
+# proven, and computed without trying any angle.
 #
 # Two things stand out.
 #

@@ -52,7 +52,7 @@ class Sampled(_NumberLike):
         >>> from ntk_equiv.bounds import Sampled
         >>> p = Sampled.probability(np.array(50), 1000)
         >>> p
-        <0.05, within [0.0302, 0.0767] with confidence 0.999, from 1000 samples>
+        <0.05, within [0.0302, 0.0767] with confidence 0.999, from 1000 draws>
         >>> bool(p < 0.06), float(2 * p)
         (True, 0.1)
     """
@@ -66,7 +66,7 @@ class Sampled(_NumberLike):
     def __repr__(self) -> str:
         value, lower, upper = (_format(v) for v in (self.value, self.lower, self.upper))
         interval = f"within [{lower}, {upper}] with confidence {self.confidence}"
-        return f"<{value}, {interval}, from {self.samples} samples>"
+        return f"<{value}, {interval}, from {self.samples} draws>"
 
     @property
     def _value(self) -> np.ndarray:

@@ -240,7 +240,10 @@ def reduced_set(train: AugmentedSet, reason: str = "the kernel transforms under 
 def check_labels(data: TrainingSet) -> None:
     """Refuse labels that cannot be fitted: none, no floating-point numbers, or not finite."""
     if not jnp.issubdtype(data.y.dtype, jnp.floating):
-        fix = "Convert them, for example with `y.astype(float)`; classes with `jax.nn.one_hot`."
+        fix = (
+            "Convert them, for example with `y.astype(float)`; classes with `jax.nn.one_hot`, or train with the "
+            "cross-entropy: `infinite.SampledEnsemble`."
+        )
         raise refusal("y", expected="floating-point labels", got=f"dtype {data.y.dtype}", fix=fix, kind=TypeError)
     if data.n == 0:
         raise refusal("train", expected="at least one training sample", got="none", fix="Pass some.")
