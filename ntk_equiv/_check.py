@@ -108,7 +108,8 @@ def file_path(value: Any, argument: str, *, exists: bool = False) -> Path:
     path = Path(value)
     if exists and not path.exists():
         fix = f"Check its spelling; relative paths start at {Path.cwd()}."
-        raise refusal(argument, expected="a file", got=f"{path}, which does not exist", fix=fix, kind=FileNotFoundError)
+        got = f"{path}, which does not exist"
+        raise refusal(argument, expected="a file or folder", got=got, fix=fix, kind=FileNotFoundError)
     return path
 
 

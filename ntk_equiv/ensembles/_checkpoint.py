@@ -18,11 +18,12 @@ The text in the file is for people: it says which process it was. Whoever only r
 import contextlib
 import datetime
 import errno
+import logging
 import os
 import platform
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -127,6 +128,18 @@ def _lock_file(file: int) -> None:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+@contextlib.contextmanager
+def _without_warnings_of_orbax() -> Iterator[None]:
+    """Keep it from warning that a folder is read only whenever it was told to read only."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 class Checkpoints:
     """The checkpoints in a folder, to be read, or with its lock also to be written."""
 
@@ -140,7 +153,8 @@ class Checkpoints:
             if writes
             else ocp.CheckpointManagerOptions(read_only=True, create=False, save_interval_steps=0)
         )
-        self._manager = ocp.CheckpointManager(self.folder, options=options, item_names=("arrays", "text"))
+        with _without_warnings_of_orbax():
+            self._manager = ocp.CheckpointManager(self.folder, options=options, item_names=("arrays", "text"))
         alone = writes and jax.process_count() == 1
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoints") if alone else None
         self._writing: Future | None = None

@@ -51,7 +51,8 @@ MODE_ARGUMENTS = {
 }
 HOW_TO_SWITCH = (
     f"Give `__call__` one of the arguments {', '.join(MODE_ARGUMENTS)}, and pass it on to these layers; for an "
-    "argument or attribute of another name use `ensembles.with_modes`."
+    "argument or attribute of another name use `ensembles.with_modes`. `nn.Sequential` passes none on: write a module "
+    "of your own."
 )
 # What Flax says of a layer that was not told in which mode it is.
 MODE_IS_MISSING = "must be passed to the constructor or at call time", "argument was provided to"

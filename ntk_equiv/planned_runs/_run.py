@@ -19,8 +19,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from ntk_equiv import ensembles, planning
+from ntk_equiv import ensembles, metrics, planning
 from ntk_equiv._check import file_path, refusal
+from ntk_equiv._typing import Scalar
 from ntk_equiv.planned_runs._data import Units
 from ntk_equiv.planned_runs._module import OWN_NETWORK, named_module
 from ntk_equiv.planning import Plan
@@ -105,12 +106,33 @@ class PlannedRun:
         if self.ensemble is None:
             fix = "Load them from the checkpoints: `run = run.with_ensemble()`."
             raise refusal("run", expected="one whose members are loaded", got=repr(self), fix=fix)
-        x = planning.prepare_samples(x, images=planning.acts_on_images(self.plan.settings["action"]))
+        prepared = planning.prepare_samples(x, images=planning.acts_on_images(self.plan.settings["action"]))
         shape = tuple(self.plan.problem["shape"])
-        if x.shape[1:] != shape:
+        if prepared.shape[1:] != shape:
             fix = "Bring samples to the form of those of the plan: crop, pad or scale images."
-            raise refusal("x", expected=f"of shape [n, {', '.join(map(str, shape))}]", got=f"shape {x.shape}", fix=fix)
-        return self.units.restore(self.ensemble.predict(self.units.of_samples(x)))
+            if np.shape(x) == shape:
+                fix = "Give a single sample the axis of samples: `x[None]`."
+            elif prepared.shape[1:] == (*shape[:-1], 1):
+                fix = "Repeat the grey images on all channels, as `datasets.image_folder` reads them."
+            expected = f"of shape [n, {', '.join(map(str, shape))}]"
+            raise refusal("x", expected=expected, got=f"shape {np.shape(x)}", fix=fix)
+        return self.units.restore(self.ensemble.predict(self.units.of_samples(prepared)))
+
+    def probabilities(self, x: ArrayLike, /, *, temperature: Scalar = 1.0) -> Float[np.ndarray, "n classes"]:
+        """Return class probabilities for new samples, the mean over members, in the order of `classes`.
+
+        Args:
+            x: samples, as `predict` takes them.
+            temperature: by what log-probabilities are divided after the average. To fit the validation samples:
+                `metrics.fit_temperature(run.validation_outputs, run.validation_labels)`.
+
+        Raises:
+            ValueError: labels are numbers, and there are no classes.
+        """
+        if self.classes is None:
+            fix = "Take `predict`, which returns numbers in the units of the labels."
+            raise refusal("run", expected="one with classes", got=repr(self), fix=fix)
+        return np.asarray(metrics.ensemble_probabilities(self.predict(x), temperature=temperature))
 
     def with_ensemble(self, network: Any = None, /) -> "PlannedRun":
         """Return the run with its members, from the checkpoints in its folder.

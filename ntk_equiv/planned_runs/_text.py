@@ -18,6 +18,7 @@ from ntk_equiv.planned_runs._run import PlannedRun
 from ntk_equiv.planning import Section, format_members, format_number, format_with_error, thumbnails
 
 WORST_SHOWN = 10
+FIRST_EPOCHS = 2
 WARNING = "WARNING: "
 
 
@@ -46,6 +47,7 @@ def _short_answers(run: PlannedRun) -> tuple[str, ...]:
         f"How invariant is it: {invariance.name} {format_with_error(*invariance.measured)}. The median member by "
         f"itself has {format_number(np.median(invariance.members))}.",
         f"Was that expected: {_expected_in_words(run, first)} {_expected_in_words(run, invariance)}",
+        *(doubt for doubt in _doubts_about_stopping(run) if doubt.startswith(WARNING)),
     )
 
 
@@ -108,7 +110,10 @@ def _invariance_section(run: PlannedRun) -> Section:
         (str(size), format_number(planned.get(size, np.nan)), format_with_error(value, error))
         for size, value, error in invariance_by_members(run)
     )
-    lines = (f"The mean of the first members, of the {len(run.outputs)} that were trained: {what}.",)
+    lines = (
+        f"The mean of the first members, of the {len(run.outputs)} that were trained: {what}. Each number is that of "
+        "one ensemble, so a larger one may by chance do worse.",
+    )
     return Section("How invariance grows with members", lines, ("members", "planned", "measured"), rows, "members")
 
 
@@ -130,7 +135,7 @@ def _probabilities_section(run: PlannedRun) -> Section:
     lines = (
         f"Of the test samples, as trained and with logits divided by T = {format_number(temperature)}, which fits the "
         f"{len(run.validation_labels)} validation samples best. Label smoothing makes "
-        "members less sure than they are right, and a T below 1 repairs that.",
+        "members less sure than they are right, which a T below 1 repairs.",
     )
     return Section("How good the probabilities are", lines, header, tuple(rows), "reliability")
 
@@ -143,8 +148,29 @@ def _training_section(run: PlannedRun) -> Section:
         f"{run.plan.problem['order']} elements, with {settings['validation_samples']} samples for validation. The "
         f"parameters of members are those of epochs {format_number(epochs.min())} to {format_number(epochs.max())}, of "
         f"at most {settings['epochs']}: those with the least loss on the validation samples.",
+        *_doubts_about_stopping(run),
     )
     return Section("How it was trained", lines, panel="training")
+
+
+def _doubts_about_stopping(run: PlannedRun) -> tuple[str, ...]:
+    """Return what to do about members whose best parameters are the first ones, or the last ones."""
+    epochs = run.steps / (run.history.steps_per_epoch or 1)
+    first, last = int((epochs <= FIRST_EPOCHS).sum()), int((epochs >= run.settings["epochs"]).sum())
+    doubts = []
+    if first and run.settings["epochs"] > run.settings["patience"]:
+        doubts.append(
+            f"{WARNING}{first} of {format_members(len(epochs))} keep the parameters of their first {FIRST_EPOCHS} "
+            "epochs, because their loss on the validation samples was never lower. Where the network has batch "
+            "normalisation, its running statistics may have been late: let them follow faster, with momentum 0.9, or "
+            "wait longer, with more patience. Otherwise try a lower learning rate."
+        )
+    if 2 * last > len(epochs):
+        doubts.append(
+            f"{last} of {format_members(len(epochs))} were best in the last epoch: more epochs may improve them, and "
+            "continue this run."
+        )
+    return tuple(doubts)
 
 
 def _worst_section(run: PlannedRun) -> Section:
@@ -170,7 +196,10 @@ def _worst_section(run: PlannedRun) -> Section:
         (str(run.index[row]), *(values[row] for values in columns.values()), format_number(deviation[row]))
         for row in shown
     )
-    lines = (f"Test samples by their place in the data, counted from 0; the least invariant first. {what}",)
+    lines = (
+        "Test samples by their place in the data, counted from 0, in a folder class by class and file by file in the "
+        f"order of names; the least invariant first. {what}",
+    )
     pictures = thumbnails(run.samples[shown]) if run.samples.ndim == 4 else ()
     return Section("Worst test samples", lines, ("test sample", *columns, "deviation"), rows, pictures=pictures)
 

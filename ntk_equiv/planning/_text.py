@@ -208,9 +208,10 @@ def _worst_section(plan: Plan) -> Section:
     known = {name: column for name, column in columns.items() if column[0] is not None}
     rows = tuple(tuple(write(values[row]) for values, write in known.values()) for row in points.worst(WORST_SHOWN))
     lines = (
-        "Test samples by their place in the data, counted from 0; the first need most members to agree over their "
-        "orbits. Scatter: the standard deviation of one network about the infinite ensemble, over all channels. Error: "
-        "the distance of the infinite ensemble from the label.",
+        "Test samples by their place in the data, counted from 0, in a folder class by class and file by file in the "
+        "order of names; the first need most members to agree over their orbits. Scatter: the standard deviation of "
+        "one network about the infinite ensemble, over all channels. Error: the distance of the infinite ensemble from "
+        "the label.",
     )
     return Section("Worst test samples", lines, tuple(known), rows, pictures=plan.pictures)
 
@@ -323,7 +324,7 @@ def _members_in_short(plan: Plan) -> str:
         )
     enough, at_most = format_whole(needed.orbit_worst[0]), format_whole(needed.orbit_worst[2])
     return (
-        f"{enough} (with the error of sampling, at most {at_most}) make the predictions over the orbit of any test "
+        f"{enough} (estimated by drawing; at most {at_most}) make the predictions over the orbit of any test "
         f"sample agree up to {delta} with a probability of {sure}; {half}. To be within {delta} of the infinite "
         f"ensemble takes {format_whole(needed.mean_worst)} for any sample by itself, and "
         f"{format_whole(needed.mean_all[0])} for all of them ({count}) at once."
@@ -397,7 +398,7 @@ def _calibration_in_short(plan: Plan) -> str:
     return (
         f"softmax(f̂/T) with T = {format_number(found.temperature)} has a negative log-likelihood of {infinite} nats "
         f"for the infinite ensemble, expected {many} more of {members} and {one} more of one network. For less than "
-        f"{delta} more it takes {enough} (with the error of sampling, at most {at_most}). The calibration error of "
+        f"{delta} more it takes {enough} (estimated by drawing; at most {at_most}). The calibration error of "
         f"{members} is {error}; {format_number(found.noise)} is to be expected of so few samples even if the "
         f"probabilities are right. {_confidence_in_words(found)}"
     )

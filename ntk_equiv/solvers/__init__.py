@@ -2,7 +2,8 @@
 
 The symmetry of the data decides *which* blocks there are; a solver decides *how* f_t(B) acts for one of them.
 
-    `Eigh()`    one full decomposition, B = U diag(λ) U†; exact up to rounding, for any filter and any time
+    `Eigh()`       one full decomposition, B = U diag(λ) U†; exact up to rounding, for any filter and any time
+    `Lanczos()`    products with B alone, for blocks too large to decompose; bounds the error of each prediction
 
     block ──► solver.solve(block, …) ──► solved block ──► apply(f, times, rows), spectrum, error_bound, …
     (`BlockOperator`)                    (`SolvedBlock`)

@@ -66,6 +66,33 @@ def test_the_numbers_of_classes_are_those_of_numpy(runs):
     assert row_of(run, "same class").planned[0] == pytest.approx(run.plan.points.same_many.mean())
 
 
+def test_probabilities_of_new_samples_are_means_over_members(runs):
+    run, x = runs["images"], IMAGES[2]
+    p = np.exp(np.asarray(run.predict(x), float))
+    p = (p / p.sum(axis=-1, keepdims=True)).mean(axis=0)
+    np.testing.assert_allclose(run.probabilities(x), p, rtol=1e-5)
+    np.testing.assert_allclose(run.probabilities(x, temperature=2.0), p**0.5 / (p**0.5).sum(axis=1)[:, None], rtol=1e-5)
+    with pytest.raises(ValueError, match="`run` must be one with classes"):
+        runs["vectors"].probabilities(VECTORS[2])
+    with pytest.raises(ValueError, match=r"got shape \(4, 4, 3\)\. Give a single sample the axis"):
+        run.predict(x[0])
+    with pytest.raises(ValueError, match=r"got shape \(2, 4, 4\)\. Repeat the grey images on all channels"):
+        run.predict(x[..., 0])
+
+
+def test_members_that_stopped_at_once_or_never_are_named(runs):
+    run = runs["images"]
+    steps_in_epoch = run.history.steps_per_epoch
+    patient = {**run.settings, "epochs": 30, "patience": 6}
+    at_once = dataclasses.replace(run, steps=np.array([1, 20]) * steps_in_epoch, settings=patient)
+    assert at_once.table().count("WARNING: 1 of 2 members keep the parameters of their first 2 epochs") == 2
+    late = dataclasses.replace(run, steps=np.array([30, 30]) * steps_in_epoch, settings=patient)
+    assert "2 of 2 members were best in the last epoch" in late.table()
+    fine = dataclasses.replace(run, steps=np.array([10, 20]) * steps_in_epoch, settings=patient)
+    assert "keep the parameters" not in fine.table()
+    assert "best in the last epoch" not in fine.table()
+
+
 def test_the_numbers_of_regression_are_those_of_numpy(runs):
     run, (_, _, x_test, y_test) = runs["vectors"], VECTORS
     turn = np.array([[0.0, -1.0], [1.0, 0.0]])
