@@ -25,12 +25,16 @@ QUICK_TO_COMPILE = (
 
 
 def known_to_xla(flags: Iterable[str]) -> list[str]:
-    """Return those flags whose names occur in the installed XLA, which ends a process that sets any other."""
+    """Return those flags that the installed XLA has. It ends a process that sets any other.
+
+    A flag that exists stands in the library as a string of its own. Names of flags that are gone stay reserved in its
+    messages, without the zero bytes around them.
+    """
     folder = Path(importlib.util.find_spec("jaxlib").origin).parent
     known = []
     for library in folder.glob("libjax_common.*"):
         with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as code:
-            known += [flag for flag in flags if code.find(flag.strip("-").split("=")[0].encode()) >= 0]
+            known += [flag for flag in flags if code.find(f"\0{flag.strip('-').split('=')[0]}\0".encode()) >= 0]
     return known
 
 
