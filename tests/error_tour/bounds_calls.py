@@ -185,7 +185,7 @@ CALLS = {
     "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, filters.ridge(1.0))": "filter",
     "empirical.laziness(NET, STACKED, (X, Y), X, 1, filters.gradient_descent(1e6))": "filter",
     "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, reduction='max')": "reduction",
-    "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, sweeps=3)": "sweeps",
+    "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, steps_per_octave=0)": "steps_per_octave",
     "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, portion=0)": "portion",
     "LAZY.average('kernel')": "name",
     "LAZY.correct(np.ones((1, 2, 1)))": "mean",
