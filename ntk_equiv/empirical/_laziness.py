@@ -366,6 +366,7 @@ def laziness(
         if progress is not None:
             progress(number + 1)
     stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    _check_paths(filter, stacked["trained"])
     linear, bend, trained, coarse = (
         stacked[name].reshape(members, len(times), *shape) for name in ("linear", "bend", "trained", "coarse")
     )
@@ -411,6 +412,15 @@ def _check_rates(task: _Task, networks: list[Network]) -> float:
             raise refusal("filter", expected="a rate at which training does not diverge", got=task.filter, fix=fix)
         fastest = max(fastest, rate * largest)
     return fastest
+
+
+def _check_paths(filter: Filter, trained: np.ndarray) -> None:
+    """Refuse paths that have left the numbers: a shift that is not a number would look like none."""
+    lost = int((~np.isfinite(trained)).reshape(len(trained), -1).any(1).sum())
+    if lost:
+        fix = "Their kernels have grown too much: take a lower rate, wider networks, or more `steps_per_octave`."
+        got = f"{lost} of {len(trained)} members whose predictions diverge"
+        raise refusal("filter", expected=f"members that {filter} does not make diverge", got=got, fix=fix)
 
 
 def _intervals(

@@ -1,8 +1,7 @@
 """Is a network of a given width wide enough for what a plan says about it? An estimate from a few random networks.
 
-The plan is about infinite width. Here some networks of the given width move along their linearised trajectories, and
-the drift of their kernels is carried to the time of the plan (`empirical.laziness`), which predicts by how much the
-mean is shifted. Wide enough is a network whose shift is below two standard errors s/√M of the mean of M members.
+The plan is about infinite width. Here some networks of the given width are followed to the time of the plan in a few
+long steps (`empirical.laziness`), which predicts by how much the mean is shifted. Wide enough is a network whose shift is below two standard errors s/√M of the mean of M members.
 Kernels of all outputs at once are needed, so that only some of the training samples are taken, with a theory of their
 own.
 """

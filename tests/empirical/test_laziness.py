@@ -160,6 +160,14 @@ def test_portions_change_nothing(smooth):
         assert_close(getattr(again, name), getattr(found, name))
 
 
+def test_members_that_diverge_are_refused():
+    """A product of two numbers is trained at a rate that is stable at the start, from where its kernel grows."""
+    product = lambda params, x: x * params[0] * params[1]  # noqa: E731
+    members, data = (jnp.array([0.1, 0.1]), jnp.array([0.1, 0.2])), (jnp.ones((1, 1)), jnp.full((1, 1), 10.0))
+    with pytest.raises(ValueError, match=r"`filter` .*2 of 2 members .*lower rate"):
+        laziness(product, members, data, jnp.ones((1, 1)), 64, filters.gradient_descent(3.0))
+
+
 def test_a_linear_network_has_no_drift():
     line = lambda params, x: x @ params["w"]  # noqa: E731
     params = {"w": jnp.array(RNG.normal(size=(2, 3, 2)))}
@@ -194,14 +202,14 @@ def test_flax_pairs_and_functions_are_the_same_network():
         assert_close(laziness(same, variables, (X, Y), TEST, 4, DESCENT, reduction="mean").linear, one.linear)
 
 
-def made_up(shift, *, noise=0.0, members=50, times=(1.0, 10.0, 100.0), seed=0):
+def made_up(shift, *, noise=0.0, members=50, times=(1.0, 10.0, 100.0), seed=0, coarse=1.0):
     """A record whose drift has a known mean at each time, and members a standard deviation of 1."""
     rng, shape = np.random.default_rng(seed), (members, len(times), 1, 1)
     linear = rng.normal(size=(members, 1, 1, 1)) * np.ones(shape)
     linear = (linear - linear.mean(0)) / linear.std(0, ddof=1)
     drift = np.array(shift)[:, None, None] + noise * rng.normal(size=shape)
     few = np.zeros((members, len(times)))
-    return Laziness(np.array(times), linear, 0 * drift, drift, drift, None, few, few, few, kinks=False)
+    return Laziness(np.array(times), linear, 0 * drift, drift, coarse * drift, None, few, few, few, kinks=True)
 
 
 def test_theory_holds_until_the_shift_is_as_large_as_chance_allows():
@@ -212,6 +220,11 @@ def test_theory_holds_until_the_shift_is_as_large_as_chance_allows():
     assert found.holds_until(100).doubts == ()
     assert np.isinf(found.holds_until(1).time)
     assert np.isclose(found.holds_until(10**6).time, 1.0 / (0.01 / 0.002))
+    # Half as many steps see 0.3 of the shift, so that it may be larger by 0.7 of it.
+    doubtful = made_up([0.01, 0.1, 1.0], coarse=0.3).holds_until(400)
+    assert doubtful.time == found.holds_until(400).time
+    assert np.isclose(doubtful.lower, 10 ** (0.083 / 0.153))
+    assert any("half as many steps" in doubt and "kinks" in doubt for doubt in doubtful.doubts)
     noisy = made_up([0.0, 0.0, 0.0], noise=0.1).holds_until(4)
     assert any("noise" in doubt for doubt in noisy.doubts)
 
