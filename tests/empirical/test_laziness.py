@@ -202,14 +202,14 @@ def test_flax_pairs_and_functions_are_the_same_network():
         assert_close(laziness(same, variables, (X, Y), TEST, 4, DESCENT, reduction="mean").linear, one.linear)
 
 
-def made_up(shift, *, noise=0.0, members=50, times=(1.0, 10.0, 100.0), seed=0, coarse=1.0):
+def made_up(shift, *, noise=0.0, members=50, times=(1.0, 10.0, 100.0), seed=0, coarse=1.0, kinks=False):
     """A record whose drift has a known mean at each time, and members a standard deviation of 1."""
     rng, shape = np.random.default_rng(seed), (members, len(times), 1, 1)
     linear = rng.normal(size=(members, 1, 1, 1)) * np.ones(shape)
     linear = (linear - linear.mean(0)) / linear.std(0, ddof=1)
     drift = np.array(shift)[:, None, None] + noise * rng.normal(size=shape)
     few = np.zeros((members, len(times)))
-    return Laziness(np.array(times), linear, 0 * drift, drift, coarse * drift, None, few, few, few, kinks=True)
+    return Laziness(np.array(times), linear, 0 * drift, drift, coarse * drift, None, few, few, few, kinks=kinks)
 
 
 def test_theory_holds_until_the_shift_is_as_large_as_chance_allows():
@@ -221,7 +221,7 @@ def test_theory_holds_until_the_shift_is_as_large_as_chance_allows():
     assert np.isinf(found.holds_until(1).time)
     assert np.isclose(found.holds_until(10**6).time, 1.0 / (0.01 / 0.002))
     # Half as many steps see 0.3 of the shift, so that it may be larger by 0.7 of it.
-    doubtful = made_up([0.01, 0.1, 1.0], coarse=0.3).holds_until(400)
+    doubtful = made_up([0.01, 0.1, 1.0], coarse=0.3, kinks=True).holds_until(400)
     assert doubtful.time == found.holds_until(400).time
     assert np.isclose(doubtful.lower, 10 ** (0.083 / 0.153))
     assert any("half as many steps" in doubt and "kinks" in doubt for doubt in doubtful.doubts)
@@ -239,6 +239,8 @@ def test_the_width_follows_the_power_of_the_shift(power):
     assert fitted_exponent({N: one.drift[:, 2] for N, one in found.items()}).agrees_with(power)
     alone = required_width({64: found[64]}, 0.01, 100.0)
     assert any("only one width" in doubt for doubt in alone.doubts)
+    kinked = required_width({64: made_up([0, 0, 3 / 8], kinks=True)}, 0.01, 100.0)
+    assert kinked.width == 64 * 37.5**2
 
 
 def test_bounds_take_the_shift_in_place_of_a_fit_to_trained_networks():
