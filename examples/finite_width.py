@@ -42,6 +42,7 @@ from ntk_equiv import (
 )
 
 STANDARD_ERRORS = 2
+COARSE = 4  # steps while the time doubles
 TROUSERS = 1
 SIDE = 14
 POSITIONS = 25
@@ -60,6 +61,7 @@ class Problem:
         followed: how many of them are followed before training, of each width.
         steps: the times.
         rate: the rate; a quarter of the largest if it is 0.
+        coarse: whether members are followed in single precision and in fewer steps, for large problems.
     """
 
     title: str
@@ -70,6 +72,7 @@ class Problem:
     followed: tuple[int, ...]
     steps: tuple[int, ...]
     rate: float = 0.0
+    coarse: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,9 +123,10 @@ PRESETS = {
                 "bare",
                 (128, 512, 1024, 2048),
                 (128, 64, 32, 16),
-                (16, 16, 8, 8),
+                (8, 4, 2, 2),
                 (10, 30, 100, 300, 1000),
                 rate=50.0,
+                coarse=True,
             ),
         ),
         spins=128,
@@ -253,10 +257,9 @@ def train_and_measure(task, name, results):
     recorded = run.predictions_recorded_for(task.test)
     trained = np.stack([recorded[step] for step in task.problem.steps])[:, run.finished].astype(float)
     with double_precision():
-        x, apply = task.test.astype(float), task.network.apply_fn
-        initial = jax.jit(lambda x: jax.lax.map(lambda params: apply(params, x), start))
-        exact = np.asarray(ens.mean(x, task.steps, f0=initial))[:, run.finished]
-        found = {"rate": float(filter.learning_rate), "mean": ens.mean(x, task.steps), **orbits_of(task, ens, trained)}
+        exact = trajectories(task, ens, start)[:, run.finished]
+        mean = ens.mean(task.test.astype(float), task.steps)
+        found = {"rate": float(filter.learning_rate), "mean": mean, **orbits_of(task, ens, trained)}
     shifts, count = trained - exact, len(run.finished)
     return {
         **found,
@@ -287,23 +290,33 @@ def orbit_deviations(predictions):
 
 def predict(task):
     """Return what some of the members predict before training."""
-    followed, problem = task.problem.followed[task.place], task.problem
-    start = task.initial(followed)
+    problem, count = task.problem, task.problem.followed[task.place]
+    start = task.initial(count)
     with double_precision():
         filter, ens = task.theory()
-        x, settings = task.test.astype(float), {"reduction": "mean", "theory": ens}
-        members = jax.tree.map(jnp.asarray, start)
-        lazy = empirical.laziness(task.network, members, ens.train, x, problem.steps, filter, **settings)
-        shift, error = lazy.shift
-        until = lazy.holds_until(problem.members[task.place], standard_errors=STANDARD_ERRORS)
-        found = {"shift": shift, "error": error, "until": until[:3], "step_error": lazy.step_errors}
-        found["shifts"] = (np.moveaxis(lazy.predicted - lazy.theory, 0, 1)).astype(np.float32)
-        for name in ("kernel_change", "lazy_ratio", "move"):
-            found[name], found[f"{name}.error"] = lazy.average(name)
-        if problem.data == "ising":
-            found["orbit"] = orbit_deviations(np.moveaxis(lazy.predicted, 0, 1))
-            found["orbit.linear"] = orbit_deviations(np.moveaxis(lazy.linear, 0, 1))
-        return found
+        dtype = np.float32 if problem.coarse else np.float64
+        members, x, data = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), (start, task.test, (ens.x, ens.y)))
+        steps = {"steps_per_octave": COARSE} if problem.coarse else {}
+        lazy = empirical.laziness(task.network, members, data, x, problem.steps, filter, reduction="mean", **steps)
+        exact = np.moveaxis(trajectories(task, ens, start), 0, 1)
+        lazy = dataclasses.replace(lazy, theory=exact)
+    shift, error = lazy.shift
+    until = lazy.holds_until(problem.members[task.place], standard_errors=STANDARD_ERRORS)
+    found = {"shift": shift, "error": error, "until": until[:3], "step_error": lazy.step_errors}
+    found["shifts"] = np.moveaxis(lazy.predicted - exact, 0, 1).astype(np.float32)
+    for name in ("kernel_change", "lazy_ratio", "move"):
+        found[name], found[f"{name}.error"] = lazy.average(name)
+    if problem.data == "ising":
+        names = {"orbit": lazy.predicted, "orbit.linear": lazy.linear, "orbit.exact": exact}
+        found |= {name: orbit_deviations(np.moveaxis(values, 0, 1)) for name, values in names.items()}
+    return found
+
+
+def trajectories(task, ens, start):
+    """Return the exact trajectories of the initial functions of members, [steps, members, ...]."""
+    apply = task.network.apply_fn
+    initial = jax.jit(lambda x: jax.lax.map(lambda params: apply(params, x), start))
+    return np.asarray(ens.mean(task.test.astype(float), task.steps, f0=initial))
 
 
 def size(shift, error):
@@ -374,17 +387,17 @@ def rows_of_shift(problem, width, trained, predicted):
 def rows_of_orbits(problem, by_width):
     """Return the orbit deviation of the energy of one member: measured, at infinite width, and corrected."""
     lines = ["orbit deviation of the energy of one member"]
-    lines += ["width  steps  measured ± error     infinite  corrected ± error    the same members, trained"]
+    lines += ["width  steps  measured ± error     infinite  infinite + correction"]
     for width, (trained, predicted) in by_width.items():
         for k, steps in enumerate(problem.steps):
-            own = predicted["orbit"][k], trained["orbit"][k][: predicted["orbit"].shape[1]]
-            (value, error), (corrected, noise), (same, _) = (
-                (one.mean(), one.std(ddof=1) / math.sqrt(len(one))) for one in (trained["orbit"][k], *own)
+            # The correction is a mean of differences of the same members.
+            change = predicted["orbit"][k] - predicted["orbit.exact"][k]
+            (value, error), (correction, noise) = (
+                (one.mean(), one.std(ddof=1) / math.sqrt(len(one))) for one in (trained["orbit"][k], change)
             )
-            lines.append(
-                f"{width:5d}  {steps:5d}  {value:.5f} ± {error:.5f}   {trained['orbit.theory'][k]:.5f}"
-                f"  {corrected:.5f} ± {noise:.5f}   {same:.5f}"
-            )
+            infinite = trained["orbit.theory"][k]
+            corrected = f"{infinite + correction:.5f} ± {noise:.5f}"
+            lines.append(f"{width:5d}  {steps:5d}  {value:.5f} ± {error:.5f}   {infinite:.5f}  {corrected}")
     return lines
 
 

@@ -15,7 +15,8 @@ Meanwhile the Jacobian drifts. What it has drifted by at w', taken to grow in pr
 for gradient flow. In h steps of gradient descent 1/2 is (h − 1)/2h, because the last of them uses the Jacobian before
 it. Then ρ is evaluated anew, so that a step repairs what the one before has left. A linear network is followed exactly
 in any steps, and gradient descent exactly if every step is taken. The steps grow in proportion to time, because what is
-left of ρ changes no faster than 1/t. This is an exponential integrator (Hochbruck & Ostermann 2010) of training.
+left of ρ changes no faster than 1/t. Training makes ρ smaller, so that a step which does not is halved. This is an
+exponential integrator (Hochbruck & Ostermann 2010) of training.
 
 Only first derivatives are used, so a network may have kinks, as ReLU has. Its Jacobian jumps where a unit passes
 through its kink, and training may hold a unit there; steps must be shorter for the same error.
@@ -57,6 +58,8 @@ POWER_STEPS = 12
 KRYLOV_TOLERANCE, MOST_PRODUCTS = 1e-3, 64
 # Random vectors that estimate the Frobenius norm of a kernel which is not stored.
 PROBES = 8
+# A step after which the residual is larger than before, by more than kinks make it fluctuate, is taken in parts.
+LARGEST_GROWTH, MOST_PARTS = 0.01, 64
 # Operations that have kinks, or that choose. Softmax subtracts a maximum over an axis, which cancels; it is not here.
 KINKED = {"max", "min", "abs", "sign", "floor", "round", "clamp", "select_n", "reduce_window_max"}
 
@@ -177,8 +180,7 @@ def follow(
     tangent = _Tangent(apply, constants, restore, x, portion, stored)
     start, initial, test_outputs = tangent.at(flat), tangent.outputs(flat, x) - y, tangent.outputs(flat, x_test)
 
-    def step(state: _State, begin: jax.Array, end: jax.Array) -> _State:
-        h = end - begin
+    def long_step(state: _State, h: jax.Array) -> _State:
         elapsed = filter.learning_rate * h / entries  # type: ignore[attr-defined]
         # Gradient descent uses the Jacobian at the beginning of each of its steps.
         late = (h - 1) / (2 * h) if filter.in_steps else 0.5
@@ -198,6 +200,23 @@ def follow(
             state.linear_w - linear_move,
             state.linear_residual - start.push(linear_move),
         )
+
+    def step(state: _State, begin: jax.Array, end: jax.Array) -> _State:
+        """Take one long step, or several shorter ones where training would increase the residual."""
+        shortest = 1.0 if filter.in_steps else (end - begin) / MOST_PARTS
+
+        def attempt(reached: tuple[_State, jax.Array, jax.Array]) -> tuple[_State, jax.Array, jax.Array]:
+            before, at, h = reached
+            h = jnp.minimum(h, end - at)
+            after = long_step(before, h)
+            # Written so that what is not a number is refused.
+            falls = jnp.linalg.norm(after.residual) <= (1 + LARGEST_GROWTH) * jnp.linalg.norm(before.residual)
+            accepted = falls | (h <= shortest)
+            half = jnp.maximum(jnp.floor(h / 2) if filter.in_steps else h / 2, shortest)
+            state = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), after, before)
+            return state, jnp.where(accepted, at + h, at), jnp.where(accepted, 2 * h, half)
+
+        return jax.lax.while_loop(lambda reached: reached[1] < end, attempt, (state, begin, end - begin))[0]
 
     def one(state: _State, interval: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[_State, dict[str, jax.Array]]:
         begin, end, wanted = interval
