@@ -68,8 +68,8 @@ PRESETS = {
         members=64,
         law_samples=10,
         draws=8,
-        descent_widths=(128, 512, 2048),
-        descent_members=48,
+        descent_widths=(128, 512, 1024),
+        descent_members=64,
     ),
     "paper": Settings(
         orbits=1000,
