@@ -48,7 +48,7 @@ def test_sets_made_for_an_ensemble_are_tried_on_its_members():
 def test_disjoint_ensembles_are_compared_on_the_same_images():
     record = histology.SliceRecord(OrbitRecord(2, SETTINGS.sizes, 4, first=True))
     part = record.unpack(np.asarray(record(PREDICTIONS))[None], members=2)
-    np.testing.assert_array_equal(part["disjoint-1.points"], [[[3, 2], [3, 2]]])
+    np.testing.assert_array_equal(part["disjoint-1.points"], [[[2, 3], [3, 3]]])
     np.testing.assert_array_equal(part["disjoint-2.points"], [[[3, 3]]])
     np.testing.assert_allclose(part["osp"], [[2.5, 3.0]])  # what a record without disjoint ensembles has
 
