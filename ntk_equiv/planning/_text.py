@@ -191,11 +191,11 @@ def _calibration_section(plan: Plan, found: Calibration) -> Section:
 
 def _worst_section(plan: Plan) -> Section:
     points, members = plan.points, plan.settings["members"]
-    classes, files = plan.problem["classes"], plan.origin.get("files")
+    classes, files = plan.problem["classes"], plan.origin.get("files", ())
     # Columns that are not known, such as classes for regression, are left out.
     columns: dict[str, tuple[Any, Any]] = {
         "test sample": (points.index, str),
-        "file": (None if files is None else points.index, lambda index: files[int(index)]),
+        "file": (points.index if files else None, lambda index: files[int(index)]),
         "class": (points.label, lambda label: classes[int(label)]),
         "predicted": (points.predicted, lambda label: classes[int(label)]),
         "members, orbit": (points.orbit_members, format_whole),
