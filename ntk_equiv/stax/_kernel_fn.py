@@ -159,8 +159,8 @@ class KernelFn(OldKernelNames):
             ...     print(round(float(signal.nngp[0, 1] / signal.cov1[0]), 3))
             ...     signal = layer.signal(signal)
             0.318
-            0.498
-            0.618
+            0.494
+            0.605
         """
         full_batch = diagonal_batch is False or needs_full_batch(self.rule)
         if diagonal_batch and full_batch:
