@@ -110,9 +110,9 @@ PRESETS = {
             Problem(
                 "vectors, 3 hidden layers", "vectors", "deep", (64, 256, 512), (256, 256, 64), (128, 64, 16), LONG[:6]
             ),
-            Problem("Ising", "ising", "relu", QUICK, (128,) * 3, (32,) * 3, LONG),
-            Problem("FashionMNIST", "fashion", "relu", QUICK, (128, 128, 64), (64, 64, 32), LONG[:6]),
-            Problem("FashionMNIST, CNN", "fashion", "cnn", (4, 8, 16), (64,) * 3, (16,) * 3, LONG[:5]),
+            Problem("Ising", "ising", "relu", QUICK, (128,) * 3, (16, 16, 8), LONG, coarse=True),
+            Problem("FashionMNIST", "fashion", "relu", QUICK, (128, 128, 64), (32, 32, 16), LONG[:6], coarse=True),
+            Problem("FashionMNIST, CNN", "fashion", "cnn", (4, 8, 16), (64,) * 3, (8,) * 3, LONG[:5], coarse=True),
         )
     ),
     "ising": Settings(

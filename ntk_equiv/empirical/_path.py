@@ -49,7 +49,7 @@ STEPS_PER_OCTAVE, STEPS_PER_OCTAVE_WITH_KINKS = 4, 8
 # So many intermediate results of a network are kept at once for a product with its Jacobian: 0.5 GB in float64.
 NUMBERS_AT_ONCE = 2**26
 # A Jacobian of more numbers, or with more rows, is not stored, and its kernel is not decomposed.
-LARGEST_JACOBIAN, MOST_ROWS = 2**25, 1024
+LARGEST_JACOBIAN, MOST_ROWS = 2**25, 512
 # Below this ηλh, differences over λ would cancel, and their limits at λ = 0 are precise.
 SMALL_STEP = 1e-2
 # Steps of the power iteration for the norm of the change of the Jacobian, which is not needed precisely.
