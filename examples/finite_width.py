@@ -112,7 +112,7 @@ PRESETS = {
             ),
             Problem("Ising", "ising", "relu", QUICK, (128,) * 3, (16, 16, 8), LONG, coarse=True),
             Problem("FashionMNIST", "fashion", "relu", QUICK, (128, 128, 64), (32, 32, 16), LONG[:6], coarse=True),
-            Problem("FashionMNIST, CNN", "fashion", "cnn", (4, 8, 16), (64,) * 3, (8,) * 3, LONG[:5], coarse=True),
+            Problem("FashionMNIST, CNN", "fashion", "cnn", (4, 8, 16), (64,) * 3, (4,) * 3, LONG[:5], coarse=True),
         )
     ),
     "ising": Settings(
@@ -186,15 +186,15 @@ def build(name, width, outputs):
 
 
 def compute(settings, data, results):
-    """Predict and measure. Each width of each problem is two parts, and the narrow ones come first."""
+    """Predict and measure. Each width of each problem is two parts, and the narrowest of each problem come first."""
     parts = [
-        (width, number, place)
-        for number, problem in enumerate(settings.problems)
-        for place, width in enumerate(problem.widths)
+        (place, number) for number, problem in enumerate(settings.problems) for place in range(len(problem.widths))
     ]
-    for width, number, place in sorted(parts):
-        problem, name = settings.problems[number], f"{number}-{width}"
-        task = Task(problem, place, *data[problem.data], jax.random.fold_in(jax.random.key(settings.seed), width))
+    for place, number in sorted(parts):
+        problem = settings.problems[number]
+        width = problem.widths[place]
+        key = jax.random.fold_in(jax.random.key(settings.seed), width)
+        task, name = Task(problem, place, *data[problem.data], key), f"{number}-{width}"
         results.part(f"trained-{name}", train_and_measure, task, f"trained-{name}", results)
         results.part(f"predicted-{name}", predict, task)
 
