@@ -104,15 +104,19 @@ PRESETS = {
     "laptop": Settings(
         (
             Problem(
-                "vectors, ReLU", "vectors", "relu", (*QUICK, 4096, 8192), (256,) * 5, (256, 256, 256, 128, 64), LONG
+                "vectors, ReLU",
+                "vectors",
+                "relu",
+                (*QUICK, 4096, 8192),
+                (256, 256, 256, 64, 32),
+                (256, 256, 64, 16, 8),
+                LONG,
             ),
-            Problem("vectors, erf", "vectors", "erf", QUICK, (256,) * 3, (256,) * 3, LONG),
-            Problem(
-                "vectors, 3 hidden layers", "vectors", "deep", (64, 256, 512), (256, 256, 64), (128, 64, 16), LONG[:6]
-            ),
+            Problem("vectors, erf", "vectors", "erf", QUICK, (256,) * 3, (256, 256, 64), LONG),
+            Problem("vectors, 3 hidden layers", "vectors", "deep", (64, 256), (256,) * 2, (128, 64), LONG[:6]),
             Problem("Ising", "ising", "relu", QUICK, (128,) * 3, (16, 16, 8), LONG, coarse=True),
             Problem("FashionMNIST", "fashion", "relu", QUICK, (128, 128, 64), (32, 32, 16), LONG[:6], coarse=True),
-            Problem("FashionMNIST, CNN", "fashion", "cnn", (4, 8, 16), (64,) * 3, (4,) * 3, LONG[:5], coarse=True),
+            Problem("FashionMNIST, CNN", "fashion", "cnn", (4, 8), (64,) * 2, (4,) * 2, LONG[:5], coarse=True),
         )
     ),
     "ising": Settings(
