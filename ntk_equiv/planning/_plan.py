@@ -276,6 +276,7 @@ class Width:
         chance: the standard error of the mean of M members, for comparison, [k].
         until: the time until which the shift is below twice that, [estimate, lower, upper].
         needed: the width at which it is so at the last time, [estimate, lower, upper].
+        power: with which power of 1/width the shift is taken to fall.
 
     Example:
         >>> import numpy as np
@@ -296,6 +297,7 @@ class Width:
     chance: Float[np.ndarray, "k"]
     until: Float[np.ndarray, "3"]
     needed: Float[np.ndarray, "3"]
+    power: float = 1.0
 
     @property
     def enough(self) -> str:
@@ -336,8 +338,8 @@ class Plan:
         orbit: how the deviation over orbits falls with the number of members.
         points: what is known about each test sample.
         accuracy: how many test samples are classified correctly; None for regression, or without test labels.
-        origin: the name and the checksum of the data, date, command line, and the seconds it took and was expected to
-            take.
+        origin: the name and the checksum of the data, date, command line, the seconds it took and was expected to
+            take, and for a folder of images the names of the files.
         pictures: the worst test samples, in the order of `points.worst()`, if they are images: PNG in base64.
         calibration: how good class probabilities will be; None for regression, or without held-out test labels.
         width: what a finite width does; None if it was not asked for.

@@ -191,10 +191,11 @@ def _calibration_section(plan: Plan, found: Calibration) -> Section:
 
 def _worst_section(plan: Plan) -> Section:
     points, members = plan.points, plan.settings["members"]
-    classes = plan.problem["classes"]
+    classes, files = plan.problem["classes"], plan.origin.get("files", ())
     # Columns that are not known, such as classes for regression, are left out.
     columns: dict[str, tuple[Any, Any]] = {
         "test sample": (points.index, str),
+        "file": (points.index if files else None, lambda index: files[int(index)]),
         "class": (points.label, lambda label: classes[int(label)]),
         "predicted": (points.predicted, lambda label: classes[int(label)]),
         "members, orbit": (points.orbit_members, format_whole),
@@ -208,10 +209,9 @@ def _worst_section(plan: Plan) -> Section:
     known = {name: column for name, column in columns.items() if column[0] is not None}
     rows = tuple(tuple(write(values[row]) for values, write in known.values()) for row in points.worst(WORST_SHOWN))
     lines = (
-        "Test samples by their place in the data, counted from 0, in a folder class by class and file by file in the "
-        "order of names; the first need most members to agree over their orbits. Scatter: the standard deviation of "
-        "one network about the infinite ensemble, over all channels. Error: the distance of the infinite ensemble from "
-        "the label.",
+        "Test samples by their place in the data, counted from 0; the first need most members to agree over their "
+        "orbits. Scatter: the standard deviation of one network about the infinite ensemble, over all channels. Error: "
+        "the distance of the infinite ensemble from the label.",
     )
     return Section("Worst test samples", lines, tuple(known), rows, pictures=plan.pictures)
 
@@ -236,7 +236,7 @@ def _settings_section(plan: Plan) -> Section:
 
 
 def _origin_section(plan: Plan) -> Section:
-    origin = {name: value for name, value in plan.origin.items() if value is not None}
+    origin = {name: value for name, value in plan.origin.items() if value is not None and name != "files"}
     took, expected = (origin.pop(name, None) for name in ("seconds", "expected_seconds"))
     if took is not None and expected is not None:
         origin["planning took"] = f"{duration(took)}; {duration(expected)} were expected"
@@ -282,9 +282,10 @@ def _width_in_short(plan: Plan, found: Width) -> str:
             f"to {upper} or more."
         )
     until, needed = format_number(found.until[0]), format_whole(found.needed[0])
+    falls = "1/√width, as for networks with kinks" if found.power < 1 else "1/width"
     return (
         f"no, width {found.width} is not: {sizes}. Up to t = {until} it is below two of these; at t = {last} it would "
-        f"be at width {needed}, if it falls as 1/width. These are estimates from {found.networks} random networks."
+        f"be at width {needed}, if it falls as {falls}. These are estimates from {found.networks} random networks."
     )
 
 
@@ -295,7 +296,7 @@ def _width_section(plan: Plan, found: Width) -> Section:
     lines = (
         f"An estimate, made without training: {found.networks} random networks of width {found.width} and "
         f"{found.samples} of the training samples, with their images under the group. How much their kernels change on "
-        "the way that the linearised networks take, by how much that shifts the mean (root mean square over test "
+        "the way that the linearised networks take, by how much the mean is shifted (root mean square over test "
         f"samples), and for comparison the standard error of the mean of {format_members(plan.settings['members'])}.",
         f"The shift reaches two standard errors at t = {' to '.join(map(format_number, np.sort(found.until[1:])))} "
         f"(inf: not up to t = {format_number(found.times[-1])}).",
