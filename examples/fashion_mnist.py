@@ -157,8 +157,8 @@ def osp_figure(settings, found, name):
     right.set_title(f"C{order}: ensembles of M members", loc="left")
     left.set_ylabel(f"orbit same prediction\non {SETS[name]}")
     left.set_ylim(bottom=0)
-    for ax in (left, right):
-        finish(ax, settings, "standard error over images")
+    finish(left, settings, "standard error over images")
+    finish(right, settings.of_order(order), "standard error over images")
     return fig
 
 

@@ -138,7 +138,14 @@ def network(settings, order, method, shape):
     return match_parameters(build, settings.members * count_parameters(member, shape), shape)
 
 
+def finished(settings, found):
+    """Return the settings with the orders for which all methods are finished."""
+    orders = [order for order in settings.orders if all(f"C{order}-{method}" in found for method in settings.methods)]
+    return dataclasses.replace(settings, orders=tuple(orders or settings.orders))
+
+
 def table(settings, found):
+    settings = finished(settings, found)
     lines = ["Images drawn at random for a test, not the sets that are named here"] if settings.drawn else []
     if not settings.schedules:
         lines += along_training(settings, found)
@@ -212,6 +219,7 @@ def columns(texts):
 
 
 def figures(settings, found):
+    settings = finished(settings, found)
     return {"osp": comparison_figure(settings, found), "so2": so2_figure(settings, found)}
 
 
@@ -241,7 +249,8 @@ def curves(ax, settings, found, name, whole):
     """Draw each method after training, divided by `whole`, with standard errors, and single networks as small dots."""
     for number, method in enumerate(settings.methods):
         parts = [found[f"C{order}-{method}"] for order in settings.orders]
-        values, errors = (np.array([of(part) for part in parts]) / whole for of in (last(name), last_error(name)))
+        values = np.array([part[f"{name}.osp"][-1, -1] for part in parts]) / whole
+        errors = np.array([total_error(part, name)[-1, -1] for part in parts]) / whole
         places = np.arange(len(parts)) + 0.12 * (number - 1.5)
         plotting.measured(ax, places, values, errors, label=METHODS[method], number=number)
         if method != "ensemble":
@@ -250,16 +259,6 @@ def curves(ax, settings, found, name, whole):
     ax.axhline(1, color="black", linewidth=0.8, linestyle=(0, (1, 3)))
     ax.set_xticks(range(len(settings.orders)), [f"C{order}" for order in settings.orders])
     ax.set_xlabel("augmented by (bars: standard error;\ndots: single networks)")
-
-
-def last(name):
-    """Return a function that reads the number of a part after training."""
-    return lambda part: part[f"{name}.osp"][-1, -1]
-
-
-def last_error(name):
-    """Return a function that reads its standard error."""
-    return lambda part: total_error(part, name)[-1, -1]
 
 
 COMPARISON = Experiment("method_comparison", __doc__, PRESETS, pictures, compute, table, figures)
