@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from ntk_equiv.filters import Filter
     from ntk_equiv.reps import Representation
 
-# A few seconds: the largest side of the kernel of all outputs, and numbers of networks, test samples and times.
-LARGEST_SIDE, NETWORKS, TEST_SAMPLES, TIMES = 256, 8, 16, 4
+# So that it stays cheap: the largest side of the kernel of all outputs, and numbers of networks, test samples, times.
+LARGEST_SIDE, NETWORKS, TEST_SAMPLES, TIMES = 128, 8, 16, 4
+# What half as many steps change is part of the range that decides the answer.
+STEPS_PER_OCTAVE = 3
 STANDARD_ERRORS = 2
 
 
@@ -64,9 +66,8 @@ def answer_width(
     keys = jax.random.split(jax.random.key(settings.seed), NETWORKS)
     params = jax.vmap(lambda key: network.init_fn(key, (1, *shape))[1])(keys)
     test = jnp.asarray(problem.x_test[:TEST_SAMPLES])
-    found = empirical.laziness(
-        network, params, train, test, looked_at, flow, reduction=settings.reduction, theory=theory
-    )
+    rest = {"reduction": settings.reduction, "theory": theory, "steps_per_octave": STEPS_PER_OCTAVE}
+    found = empirical.laziness(network, params, train, test, looked_at, flow, **rest)
     until = found.holds_until(settings.members, standard_errors=STANDARD_ERRORS)
     chance = found.spreads / np.sqrt(settings.members)
     needed = empirical.required_width({settings.width: found}, max(STANDARD_ERRORS * float(chance[-1]), 1e-300))

@@ -28,7 +28,8 @@ def test_it_is_what_members_along_their_linearisation_say(found):
     keys = jax.random.split(jax.random.key(0), found.width.networks)
     params = jax.vmap(lambda key: network.init_fn(key, (1, 2))[1])(keys)
     times = [100 / 64, 100 / 16, 25.0, 100.0]
-    lazy = empirical.laziness(network, params, train, jnp.asarray(x_test), times, flow, reduction="mean", theory=ens)
+    rest = {"reduction": "mean", "theory": ens, "steps_per_octave": 3}
+    lazy = empirical.laziness(network, params, train, jnp.asarray(x_test), times, flow, **rest)
     assert_close(found.width.times, np.array(times))
     assert found.width.samples == 8
     np.testing.assert_allclose(found.width.shift, lazy.sizes, rtol=1e-6, atol=1e-9)
