@@ -48,7 +48,8 @@ class Experiment:
         asked = self._parse(arguments)
         with contextlib.suppress(RuntimeError):  # another program has already started JAX
             ensembles.use_cores()
-        folder = asked.results or Path("results") / f"{self.name}-{asked.preset}"
+        own = "".join(f"-{change}" for change in sorted(asked.set)).replace(os.sep, "_")
+        folder = asked.results or Path("results") / f"{self.name}-{asked.preset}{own}"
         try:
             if asked.redraw:
                 self._show(folder, *load_results(folder, self.name, self.presets))
@@ -70,7 +71,7 @@ class Experiment:
         return 0
 
     def _run(self, asked: argparse.Namespace, folder: Path) -> None:
-        settings = dataclasses.replace(self.presets[asked.preset], seed=asked.seed)
+        settings = _changed(self.presets[asked.preset], asked.set, asked.seed)
         try:
             data = self.load(settings, asked.data_dir)
         except (ValueError, OSError, ImportError) as error:
@@ -97,7 +98,11 @@ class Experiment:
         parser = argparse.ArgumentParser(
             f"python examples/{self.name}.py", description=self.about, formatter_class=kind
         )
+        names = _values(next(iter(self.presets.values())))
         parser.add_argument("--preset", choices=list(self.presets), default="quick", help="sizes (default: quick)")
+        parser.add_argument(
+            "--set", nargs="+", default=[], metavar="NAME=VALUE", help=f"settings of your own, for: {', '.join(names)}"
+        )
         parser.add_argument("--results", type=Path, help=f"folder (default: results/{self.name}-PRESET)")
         either = parser.add_mutually_exclusive_group()
         either.add_argument("--redraw", action="store_true", help="make table and figures again from stored results")
@@ -117,6 +122,50 @@ def double_precision() -> Iterator[None]:
         yield
     finally:
         jax.config.update("jax_enable_x64", before)
+
+
+def _values(settings: Any) -> dict[str, Any]:
+    """Return the settings that `--set` may name, with their values: numbers, words and tuples of these."""
+    values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    simple = (int, float, str)
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, simple) or (isinstance(value, tuple) and value and isinstance(value[0], simple))
+        if name != "seed"
+    }
+
+
+def _changed(preset: Any, changes: list[str], seed: int) -> Any:
+    """Return the settings of a preset with those that the command line changes, each as NAME=VALUE."""
+    values = _values(preset)
+    read = {}
+    for change in changes:
+        name, _, text = change.partition("=")
+        if name not in values or not text:
+            known = ", ".join(f"{name}={_written(value)}" for name, value in values.items())
+            raise Refused(f"--set takes NAME=VALUE with the name of a setting, got {change!r}. The preset has {known}.")
+        try:
+            read[name] = _read(text, values[name])
+        except (KeyError, ValueError):
+            raise Refused(f"--set {name} takes a value like {_written(values[name])}, got {text!r}.") from None
+    try:
+        return dataclasses.replace(preset, seed=seed, **read)
+    except ValueError as error:
+        raise Refused(str(error)) from None
+
+
+def _read(text: str, like: Any) -> Any:
+    """Read a value of the type of another one: a number, a word, True or False, or several with commas between."""
+    if isinstance(like, tuple):
+        return tuple(_read(part, like[0]) for part in text.split(","))
+    if isinstance(like, bool):
+        return {"True": True, "False": False}[text]
+    return type(like)(text)
+
+
+def _written(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _seed(text: str) -> int:

@@ -45,6 +45,12 @@ class Settings:
     test_samples: int
     seed: int = 0
 
+    def __post_init__(self):
+        if len(self.rates) != len(self.widths):
+            raise ValueError(f"rates must be one for each width, got {len(self.rates)} for {len(self.widths)} widths.")
+        if max(self.sizes) > self.members:
+            raise ValueError(f"sizes must be at most {self.members}, the number of members, got {max(self.sizes)}.")
+
 
 PRESETS = {
     "quick": Settings((128, 512, 2048), (5.0, 5.0, 5.0), 128, (1, 4, 16, 32, 128), 100, 128, 256),

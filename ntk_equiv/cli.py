@@ -21,27 +21,28 @@ FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 _AsWritten = argparse.RawDescriptionHelpFormatter
 
 ABOUT = """\
-Theory of deep ensembles trained with data augmentation: what to expect before anything is trained.
+Deep ensembles for data with a symmetry: plan one by theory, train it, and compare the two.
 
 examples:
-  ntk-equiv plan slides/ --size 28 --group C4 --action rot90    what to expect
-  ntk-equiv train slides-plan                                   train what was planned
+  ntk-equiv plan slides/ --size 28 --group C4 --action rot90    what to expect, before anything is trained
+  ntk-equiv train slides-plan                                   train the ensemble of this plan
   ntk-equiv report slides-run                                   plan and measurement on one page
-  ntk-equiv plan --help
-  ntk-equiv info --members 100 --width 512
+  ntk-equiv plan --help                                         the kinds of data, groups, actions and networks
+
+exit codes: 0 for success, 2 for what you have to put right, 1 for any other error, 130 if interrupted
 """
 ABOUT_PLAN = """\
-How many members, how long to train, how large is the remaining error, how good are class probabilities, and on which
-inputs do members differ?
+Plan an ensemble for your data, by theory: how many members it needs, how long to train them, how large an error
+remains, how good class probabilities will be, and on which inputs members will differ. Nothing is trained.
 
-The data are an npz file with the arrays
+The data are a folder that holds one folder of images for each class, some of which are held out for testing; or an npz
+file, as `np.savez("data.npz", x=x, y=y)` writes it, with the arrays
   x        training samples [n, ...]: vectors [n, d], images [n, H, W, channels] or [n, H, W]
   y        labels: whole numbers or text for classes [n], floats for regression [n] or [n, channels]
   x_test   test samples [m, ...] (if missing, some of x are held out)
   y_test   their labels (if missing, nothing is said about errors on test samples)
   class_names   names of the classes 0, 1, … (if missing, classes are called by their numbers)
-as `np.savez("data.npz", x=x, y=y)` writes it. Other arrays are ignored.
-Or they are a folder that holds one folder of pictures for each class; some of the pictures are held out.
+Other arrays are ignored.
 
 groups:   C4, D4, S3, A4, T, O, I, V4, Q8, SO2:8, O2:4, SO3:D3, and products such as C2xC4
 actions:  rot90, rotate (interpolates), translations   on images;  rot90+matrix turns their channels as well
@@ -57,11 +58,8 @@ examples:
   ntk-equiv plan images.npz --group C4 --action rot90 --arch cnn:relu:2
   ntk-equiv plan molecules.npz --group O --action matrix --label-action matrix --delta 0.1 --epsilon 0.05
   ntk-equiv plan data.npz --group C8 --action matrix --times log:1:1e5:20 inf --members 100 --out results
-
   ntk-equiv plan images.npz --group D4 --action rot90 --arch cnn:relu:2:gap --minutes 60
   ntk-equiv plan slides/ --size 28 --group D4 --action rot90
-
-exit codes: 0 for success, 2 for what you have to put right, 1 for any other error, 130 if interrupted
 """
 ABOUT_TRAIN = """\
 Train the ensemble that was planned, on the data of the plan, and store it with what it predicts.
@@ -81,14 +79,14 @@ examples:
   ntk-equiv train slides-plan --network my_network:build --epochs 100 --members 20 --out results/slides
 """
 ABOUT_REPORT = """\
-Write one HTML page with the plan beside the ensemble that `ntk-equiv train` trained: invariance, errors, calibration,
-the worst images, training curves, what holds by theory and what is only measured.
+Write a report: one HTML page with the plan beside the ensemble that `ntk-equiv train` trained. It shows invariance,
+errors, calibration, the worst images, training curves, what holds by theory and what is only measured.
 
 examples:
   ntk-equiv report slides-run
 """
 ABOUT_INFO = """\
-Versions, devices, and how the members of an ensemble of perceptrons would be laid out over these devices.
+Print versions and devices, and how the members of an ensemble of perceptrons would be laid out over these devices.
 
 examples:
   ntk-equiv info
@@ -124,13 +122,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_plan(asked: argparse.Namespace) -> None:
-    from ntk_equiv import planning
+    from ntk_equiv import datasets, planning
 
     _check_figures(asked)
-    asked.data = asked.data.expanduser().resolve() if asked.data.is_dir() else asked.data
+    asked.data = _existing(asked.data.expanduser())
     folder = planning.checked_folder(asked.out or f"{asked.data.stem}-plan", overwrite=asked.overwrite)
     with _precision("float32" if asked.float32 else "float64") as dtype:
-        given = _read_pictures(asked) if asked.data.is_dir() else _read_arrays(asked)
+        given = _read_images(asked) if asked.data.is_dir() else _read_arrays(asked)
         settings = {name: getattr(asked, name) for name in SETTINGS}
         settings["name"] = asked.data.name if asked.name is None else asked.name
         in_file = given.pop("class_names", None)
@@ -138,12 +136,26 @@ def _run_plan(asked: argparse.Namespace) -> None:
         say = None if asked.quiet else lambda text: print(f"{text} …", file=sys.stderr, flush=True)
         found = planning.plan(given.pop("x"), given.pop("y"), **given, **settings, dtype=dtype, progress=say)
     source = {"path": str(asked.data.resolve()), "size": asked.size}
+    if asked.data.is_dir():
+        source["files"] = datasets.image_files(asked.data)
     found = dataclasses.replace(found, origin={**found.origin, "command": asked.command, **source})
     paths = found.write(folder, overwrite=asked.overwrite, figures=asked.figures)
     print(found.table())
     print("\nFiles\n-----")
     for path in paths:
         print(path)
+
+
+def _existing(data: Path) -> Path:
+    """Return the path of the data; that of a folder in full, because its name is needed."""
+    from ntk_equiv._check import refusal
+
+    if not data.exists():
+        fix = f"Check its name; relative paths start at {Path.cwd()}."
+        raise refusal(
+            "data", expected="a folder of images or an npz file", got=f"{data}, which does not exist", fix=fix
+        )
+    return data.resolve() if data.is_dir() else data
 
 
 def _run_train(asked: argparse.Namespace) -> None:
@@ -157,7 +169,7 @@ def _run_train(asked: argparse.Namespace) -> None:
     asked.data, asked.size = _data_of_plan(asked.data, plan.origin), plan.origin.get("size")
     # In the precision of the plan, so that the data are the same to the last bit.
     with _precision(plan.settings["dtype"]):
-        given = _read_pictures(asked) if asked.data.is_dir() else _read_arrays(asked)
+        given = _read_images(asked) if asked.data.is_dir() else _read_arrays(asked)
         given = {name: np.asarray(values) for name, values in given.items() if name != "class_names"}
     folder = asked.out or _folder_of_run(asked.plan)
     settings = {name: getattr(asked, name) for name in TRAINING}
@@ -202,8 +214,8 @@ def _check_figures(asked: argparse.Namespace) -> None:
     from ntk_equiv._check import refusal
 
     if asked.figures and find_spec("matplotlib") is None:
-        fix = "Install matplotlib (`pip install 'ntk-equiv[plots]'`), or leave figures out with --no-figures."
-        raise refusal("figures", expected="left out without matplotlib", got="wanted", fix=fix)
+        fix = "Install it (pip install matplotlib), or leave figures out with --no-figures."
+        raise refusal("matplotlib", expected="installed to draw figures", got="nothing", fix=fix)
 
 
 def _read_arrays(asked: argparse.Namespace) -> dict[str, Any]:
@@ -212,18 +224,18 @@ def _read_arrays(asked: argparse.Namespace) -> dict[str, Any]:
     from ntk_equiv._check import refusal
 
     if asked.size is not None:
-        fix = "Arrays are taken as they are; --size is for a folder of pictures."
+        fix = "Arrays are taken as they are; --size is for a folder of images."
         raise refusal("size", expected="left out for an npz file", got=asked.size, fix=fix)
     return datasets.npz_arrays(asked.data, ("x", "y"), optional=("x_test", "y_test", "class_names"))
 
 
-def _read_pictures(asked: argparse.Namespace) -> dict[str, Any]:
-    """Return the pictures of a folder, and the names of its folders as those of the classes."""
+def _read_images(asked: argparse.Namespace) -> dict[str, Any]:
+    """Return the images of a folder, and the names of its folders as those of the classes."""
     from ntk_equiv import datasets
 
-    pictures = datasets.image_folder(asked.data, size=asked.size)
+    images = datasets.image_folder(asked.data, size=asked.size)
     names = sorted(entry.name for entry in asked.data.iterdir() if entry.is_dir())
-    return {"x": pictures.x, "y": pictures.y, "class_names": names}
+    return {"x": images.x, "y": images.y, "class_names": names}
 
 
 def _run_info(asked: argparse.Namespace) -> None:
@@ -273,41 +285,51 @@ def _explain(error: Exception, asked: argparse.Namespace) -> str:
     return text if asked.traceback else f"{text}. --traceback shows where this happened."
 
 
-# Options of `plan` that are settings of `planning.plan`: type, default and meaning.
-OPTIONS: dict[str, tuple] = {
-    "group": (str, None, "the symmetry group"),
-    "action": (str, None, "how it acts on samples"),
-    "label_action": (str, "trivial", "how it acts on labels: an action, or same"),
-    "arch": (str, "mlp:relu:2", "the network"),
-    "w_std": (float, 2**0.5, "standard deviation of weights, times √fan-in"),
-    "b_std": (float, 0.1, "standard deviation of biases"),
-    "labels": (str, "auto", "auto, classes or regression"),
-    "at": (float, None, "the time for which members and invariance are given (default: the best one)"),
-    "learning_rate": (float, 1.0, "the unit of time: t steps of full-batch descent at this rate"),
-    "reduction": (str, "mean", "the loss is ½ of the mean or of the sum of squares"),
-    "members": (int, 10, "size of the ensemble you have in mind"),
-    "width": (int, None, "width of the networks you have in mind, to ask whether it is enough (default: not asked)"),
-    "delta": (float, None, "tolerated deviation, in units of the labels (default: a tenth of their spread)"),
-    "epsilon": (float, 0.05, "probability of a larger deviation"),
-    "temperature": (float, None, "T of class probabilities softmax(f/T) (default: fitted to the test samples)"),
-    "likelihood_delta": (
-        float,
-        0.01,
-        "how far the negative log-likelihood may be above that of infinitely many members, in nats",
-    ),
-    "holdout": (float, 0.2, "fraction of samples held out if there are no test samples"),
-    "max_points": (
-        int,
-        None,
-        "most training samples to use, drawn at random (default: as many as time and memory allow)",
-    ),
-    "max_test_points": (int, 100, "most test samples to use, drawn at random"),
-    "minutes": (float, 5.0, "how long it may take; fewer samples are used if all would take longer; inf for no limit"),
-    "samples": (int, 10_000, "random draws for members over orbits"),
-    "seed": (int, 0, "seed of everything that is random"),
-    "name": (str, None, "what the data are called in the report (default: the name of the file)"),
+# Options of `plan` that are settings of `planning.plan`: type, default and meaning, in groups.
+OPTIONS: dict[str, dict[str, tuple]] = {
+    "the symmetry": {
+        "group": (str, None, "the symmetry group"),
+        "action": (str, None, "how it acts on samples"),
+        "label_action": (str, "trivial", "how it acts on labels: an action, or same"),
+    },
+    "network and training": {
+        "arch": (str, "mlp:relu:2", "the network"),
+        "w_std": (float, 2**0.5, "standard deviation of weights, times √fan-in"),
+        "b_std": (float, 0.1, "standard deviation of biases"),
+        "learning_rate": (float, 1.0, "the unit of time: t steps of full-batch descent at this rate"),
+        "reduction": (str, "mean", "the loss is ½ of the mean or of the sum of squares"),
+    },
+    "what to ask": {
+        "members": (int, 10, "size of the ensemble you have in mind"),
+        "width": (int, None, "width of the networks you have in mind; asks whether it is enough (default: not asked)"),
+        "at": (float, None, "the time for which members and invariance are given (default: the best one)"),
+        "delta": (float, None, "tolerated deviation, in units of the labels (default: a tenth of their spread)"),
+        "epsilon": (float, 0.05, "probability of a larger deviation"),
+        "temperature": (float, None, "T of class probabilities softmax(f/T) (default: fitted to the test samples)"),
+        "likelihood_delta": (
+            float,
+            0.01,
+            "how far the negative log-likelihood may be above that of infinitely many members, in nats",
+        ),
+    },
+    "the data": {
+        "labels": (str, "auto", "auto, classes or regression"),
+        "holdout": (float, 0.2, "fraction of samples held out if there are no test samples"),
+        "name": (str, None, "what the data are called in the report (default: the name of the file)"),
+    },
+    "time and precision": {
+        "minutes": (float, 5.0, "how long it may take; fewer samples are used if all take longer; inf for no limit"),
+        "max_points": (
+            int,
+            None,
+            "most training samples to use, drawn at random (default: as many as time and memory allow)",
+        ),
+        "max_test_points": (int, 100, "most test samples to use, drawn at random"),
+        "samples": (int, 10_000, "random draws for members over orbits"),
+        "seed": (int, 0, "seed of everything that is random"),
+    },
 }
-SETTINGS = (*OPTIONS, "times", "class_names")
+SETTINGS = (*(name for group in OPTIONS.values() for name in group), "times", "class_names")
 # Options of `train` that are settings of `planned_runs.train`.
 TRAINING: dict[str, tuple] = {
     "network": (str, "auto", "the network: auto, cnn, mlp or module:factory"),
@@ -341,23 +363,36 @@ def _build_parser() -> argparse.ArgumentParser:
 
 def _add_plan_options(plan: argparse.ArgumentParser) -> None:
     plan.description, plan.epilog = ABOUT_PLAN, EXAMPLES_PLAN
-    plan.add_argument("data", type=Path, help="npz file with x, y and perhaps x_test, y_test; or a folder of pictures")
-    plan.add_argument("--size", type=int, help="scale the pictures of a folder to SIZE × SIZE (default: as they are)")
-    _add_settings(plan, OPTIONS, required=("group", "action"))
-    plan.add_argument("--times", nargs="+", default="auto", metavar="TIME", help="training times (default: auto)")
-    plan.add_argument("--class-names", nargs="+", metavar="NAME", help="names of the classes 0, 1, …")
-    plan.add_argument("--out", type=Path, help="folder for the files (default: the name of the data followed by -plan)")
-    plan.add_argument("--overwrite", action="store_true", help="replace a plan that is already in the folder")
-    plan.add_argument("--no-figures", dest="figures", action="store_false", help="do without matplotlib")
-    plan.add_argument("--float32", action="store_true", help="single precision, which is faster but often not enough")
-    plan.add_argument("--quiet", action="store_true", help="do not report progress")
-    plan.set_defaults(run=_run_plan)
+    plan.usage = "ntk-equiv plan data --group GROUP --action ACTION [options]"
+    plan.add_argument(
+        "data",
+        type=Path,
+        help="a folder of images, or an npz file",
+    )
+    _add_settings(plan, OPTIONS["the symmetry"], "the symmetry", required=("group", "action"))
+    network = _add_settings(plan, OPTIONS["network and training"], "network and training")
+    network.add_argument("--times", nargs="+", default="auto", metavar="TIME", help="training times (default: auto)")
+    _add_settings(plan, OPTIONS["what to ask"], "what to ask")
+    data = _add_settings(plan, OPTIONS["the data"], "the data")
+    data.add_argument("--size", type=int, help="scale the images of a folder to SIZE × SIZE (default: as they are)")
+    data.add_argument("--class-names", nargs="+", metavar="NAME", help="names of the classes 0, 1, …")
+    effort = _add_settings(plan, OPTIONS["time and precision"], "time and precision")
+    effort.add_argument("--float32", action="store_true", help="single precision, which is faster but often not enough")
+    files = plan.add_argument_group("files and messages")
+    files.add_argument("--out", type=Path, help="folder for the files (default: the name of the data, and -plan)")
+    files.add_argument("--overwrite", action="store_true", help="replace a plan that is already in the folder")
+    files.add_argument("--no-figures", dest="figures", action="store_false", help="do without matplotlib")
+    files.add_argument("--quiet", action="store_true", help="do not report progress")
+    plan.set_defaults(run=_run_plan, written={"data": "data"})
 
 
-def _add_settings(command: argparse.ArgumentParser, options: dict[str, tuple], required: Sequence[str] = ()) -> None:
+def _add_settings(
+    command: argparse.ArgumentParser, options: dict[str, tuple], title: str, required: Sequence[str] = ()
+) -> argparse._ArgumentGroup:
+    group = command.add_argument_group(title)
     for name, (convert, default, text) in options.items():
         shown = f"{default:.4g}" if isinstance(default, float) else default
-        command.add_argument(
+        group.add_argument(
             f"--{name.replace('_', '-')}",
             type=convert,
             default=default,
@@ -365,13 +400,15 @@ def _add_settings(command: argparse.ArgumentParser, options: dict[str, tuple], r
             metavar=name.split("_")[-1].upper(),
             help=text if default is None else f"{text} (default: {shown})",
         )
+    return group
 
 
 def _add_train_options(train: argparse.ArgumentParser) -> None:
     train.description = ABOUT_TRAIN
+    train.usage = "ntk-equiv train plan [options]"
     train.add_argument("plan", type=Path, help="folder of a plan, or its plan.json")
     train.add_argument("--data", type=Path, help="the data of the plan (default: where they were when it was made)")
-    _add_settings(train, TRAINING)
+    _add_settings(train, TRAINING, "the ensemble and its training")
     train.add_argument("--out", type=Path, help="folder for the run (default: slides-run for the plan slides-plan)")
     train.add_argument("--quiet", action="store_true", help="do not report progress")
     train.set_defaults(run=_run_train, written={"plan": "plan", "folder": "--out"})
@@ -379,6 +416,7 @@ def _add_train_options(train: argparse.ArgumentParser) -> None:
 
 def _add_report_options(report: argparse.ArgumentParser) -> None:
     report.description = ABOUT_REPORT
+    report.usage = "ntk-equiv report run [options]"
     report.add_argument("run_folder", metavar="run", type=Path, help="folder of a run that `ntk-equiv train` finished")
     report.add_argument("--out", type=Path, help="path of the page (default: report.html in the folder)")
     report.add_argument("--no-figures", dest="figures", action="store_false", help="do without matplotlib")

@@ -398,3 +398,19 @@ ARCHITECTURES = [
     Architecture("scaled", moved(lambda s: s.DotGeneral(lhs=-0.7), _relu, _flatten, _dense), (4, 3, 2)),
     Architecture("contracted", moved(_contraction, _dense, _relu), (4, 3, 2)),
 ]
+
+
+def _on_group(*tail: Callable[[Any], Any], group: str = "C4") -> Callable:
+    def build(stax: Any) -> Any:
+        settings = {"padding": "SAME", "b_std": 0.1, "group": group}
+        lift, conv = (layer(8, (3, 3), **settings) for layer in (stax.LiftingConv, stax.GroupConv))
+        return stax.serial(lift, stax.Relu(), conv, *(layer(stax) for layer in tail))
+
+    return build
+
+
+# Networks of layers that neural-tangents does not have: the kernel laws see them, comparisons with it do not.
+OWN_ARCHITECTURES = [
+    Architecture("group-features", _on_group(), (3, 3, 2)),
+    Architecture("group-pooled", _on_group(_relu, _gap, _dense), (3, 3, 2)),
+]

@@ -83,12 +83,15 @@ def test_a_folder_of_pictures_is_planned_as_its_arrays_are(pictures, tmp_path):
     notes = tuple(cost if note.startswith("Cost") else note for note in expected.notes)
     assert found.table() == dataclasses.replace(expected, origin=found.origin, notes=notes).table()
     assert "dark" in found.table()
+    for place in found.points.index:  # the first five are dark
+        assert found.origin["files"][int(place)] == f"{'dark' if place < 5 else 'light'}/{place % 5}.png"
+        assert re.search(rf"^{place} +{found.origin['files'][int(place)]} ", found.table(), re.MULTILINE)
 
 
 def test_pictures_that_cannot_be_used_are_refused(pictures, data, tmp_path, capsys):
     new = ["--out", str(tmp_path / "new")]
     assert cli.main(["plan", str(pictures), *options(action="rot90"), *new]) == 2
-    assert "--size must be given for pictures of different shapes" in capsys.readouterr().err
+    assert "--size must be given for images of different shapes" in capsys.readouterr().err
     assert cli.main(["plan", str(data), *options(), "--size", "28", *new]) == 2
     assert "--size must be left out for an npz file, got 28" in capsys.readouterr().err
 
@@ -166,9 +169,9 @@ def test_files_that_cannot_be_used_are_refused(tmp_path, capsys, arrays, complai
 def test_files_that_are_none_are_refused(tmp_path, capsys):
     (tmp_path / "text.npz").write_text("x, y")
     for name, complaint in (
-        ("missing.npz", "got no file"),
+        ("missing.npz", "must be a folder of images or an npz file, got"),
         ("text.npz", "got no archive"),
-        ("", "got no pictures there"),
+        ("", "got no images there"),
     ):
         assert cli.main(["plan", str(tmp_path / name), *options(), "--out", str(tmp_path / "new")]) == 2
         assert complaint in capsys.readouterr().err
@@ -184,7 +187,7 @@ def test_a_place_where_nothing_can_be_written_is_refused_before_computing(data, 
 def test_without_matplotlib_figures_have_to_be_left_out(data, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(cli, "find_spec", lambda name: None)
     assert cli.main(["plan", str(data), *options(), "--out", str(tmp_path)]) == 2
-    assert "--no-figures" in capsys.readouterr().err
+    assert "matplotlib must be installed to draw figures, got nothing. Install it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -238,8 +241,9 @@ def test_help_has_examples_and_every_option_of_the_library(capsys):
     settings = {name: each.default for name, each in inspect.signature(planning.plan).parameters.items()}
     for name in settings.keys() - elsewhere - {"x", "y"}:
         assert f"--{name.replace('_', '-')} " in said, name
-    for name in cli.OPTIONS.keys() - {"group", "action"}:
-        assert cli.OPTIONS[name][1] == settings[name], name
+    offered = {name: option for group in cli.OPTIONS.values() for name, option in group.items()}
+    for name in offered.keys() - {"group", "action"}:
+        assert offered[name][1] == settings[name], name
 
 
 def test_no_command_is_a_mistake(capsys):

@@ -31,6 +31,10 @@ class Settings:
     sizes: tuple[int, ...]
     seed: int = 0
 
+    def __post_init__(self):
+        if min(self.sizes) < 1:
+            raise ValueError("sizes must be positive")
+
 
 class Trial:
     """A tiny experiment in two parts, which counts what it does, and may be told to do something in the second."""
@@ -335,6 +339,28 @@ def test_data_that_are_missing_are_named_before_anything_is_written(trial, folde
     refused(
         capsys, trial(folder, "--data-dir", "/nowhere"), "the data cannot be used: nothing in /nowhere: get it from"
     )
+    assert not folder.exists()
+
+
+def test_settings_of_your_own_have_a_folder_of_their_own(trial, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert trial.experiment.main(["--quiet", "--set", "sizes=4,5"]) == 0
+    assert capsys.readouterr().out.startswith("Ω ± 1 4 14 0")
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["trial-quick-sizes=4,5"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("size=4", "NAME=VALUE with the name of a setting, got 'size=4'. The preset has sizes=2,3."),
+        ("sizes", "got 'sizes'"),
+        ("seed=1", "got 'seed=1'"),
+        ("sizes=4,x", "--set sizes takes a value like 2,3, got '4,x'"),
+        ("sizes=0,4", "sizes must be positive"),
+    ],
+)
+def test_settings_that_do_not_exist_are_refused(trial, folder, capsys, change, message):
+    refused(capsys, trial(folder, "--set", change), message)
     assert not folder.exists()
 
 

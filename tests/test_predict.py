@@ -214,3 +214,9 @@ def test_the_ensemble(problem, t, on_test):
         np.testing.assert_allclose(a.covariance, b.covariance, rtol=0, atol=1e-10)
     single = nt.predict.gradient_descent_mse_ensemble(kernel_fn, x, y, **settings)(t, arguments["x_test"], "ntk")
     assert_close(single, ours.ntk.mean)
+
+
+def test_it_is_imported_by_the_name_that_it_has_in_neural_tangents():
+    from ntk_equiv.nt.predict import gp_inference
+
+    assert gp_inference is nt.predict.gp_inference

@@ -23,7 +23,7 @@ Continuous groups, with data augmented by a finite subgroup:
     `discretization_error`                      how dense the subgroup is, as a representation sees it
     `continuous_group_bound`                    the lemma, certified, with all its factors
     `continuous_group_estimate`                 the same for any architecture: an estimate and no bound
-    `certified_continuous_deviation`            the largest error, enclosed as tightly as one pays for
+    `certified_continuous_deviation`            the largest error between two certified numbers, as close as you ask for
     `measured_continuous_deviation`             the largest error on a refined grid
     `min_group_order`                           how large a subgroup has to be
     `random_augmentation_deviation`             random elements instead of a subgroup

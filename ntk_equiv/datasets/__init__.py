@@ -11,7 +11,8 @@ Read from files: `fashion_mnist`, `mnist`, `cifar10`, `pathmnist`, `nct_crc_he`,
 `CLASS_NAMES`. Nothing is downloaded. Files are looked for in the folder `data_dir`, in the folders of the environment
 variable `NTK_EQUIV_DATA`, and in /usr/share/datasets, where Debian's dataset-fashion-mnist puts them. Files are
 compared with known checksums, and refused if they are truncated or altered. If data are missing, the error says how to
-get them. Your own files are read by `read_idx` (written by `idx_bytes`), `npz_arrays` and `image_folder`.
+get them. Your own files are read by `read_idx` (written by `idx_bytes`), `npz_arrays` and `image_folder`,
+whose order `image_files` lists.
 """
 
 from ntk_equiv.datasets._cross_product import cross_product
@@ -23,7 +24,7 @@ from ntk_equiv.datasets._image_sets import CLASS_NAMES, cifar10, fashion_mnist, 
 from ntk_equiv.datasets._image_sets import FILE_CHECKSUMS as FILE_CHECKSUMS
 from ntk_equiv.datasets._image_sets import PICTURE_COUNTS as PICTURE_COUNTS
 from ntk_equiv.datasets._image_sets import SYSTEM_FOLDERS as SYSTEM_FOLDERS
-from ntk_equiv.datasets._images import image_folder, noise_images
+from ntk_equiv.datasets._images import image_files, image_folder, noise_images
 from ntk_equiv.datasets._ising import IsingData, IsingStd, ising, ising_std, local_energies, total_energy
 from ntk_equiv.datasets._labelled_set import LabelledSet, Splits
 
@@ -37,6 +38,7 @@ __all__ = [
     "cross_product",
     "fashion_mnist",
     "idx_bytes",
+    "image_files",
     "image_folder",
     "ising",
     "ising_std",

@@ -264,7 +264,7 @@ def _import_pillow() -> Any:
     except ImportError as error:
         fix = "Install it: pip install pillow"
         raise refusal(
-            "Pillow", expected="installed to read pictures", got="nothing", fix=fix, kind=ModuleNotFoundError
+            "Pillow", expected="installed to read images", got="nothing", fix=fix, kind=ModuleNotFoundError
         ) from error
     return Image
 

@@ -100,22 +100,23 @@ def image_folder(
     group: FiniteGroup | None = None,
     dtype: DTypeLike | None = None,
 ) -> LabelledSet:
-    """Return pictures in colour from a folder with one folder for each class.
+    """Return images in colour from a folder with one folder for each class.
 
     Args:
         path: the folder. Classes are numbered in the alphabetical order of its folders.
-        count: read only so many pictures, drawn at random.
+        count: read only so many images, drawn at random.
         key: a JAX random key, needed with `count`.
-        size: rescale pictures to size × size; needed if they differ in size.
+        size: rescale images to size × size; needed if they differ in size.
         group: the symmetry, by default `cyclic(4)`. Quarter turns and flips are exact, other rotations interpolate.
         dtype: the dtype of the pixels; by default what JAX is set to.
 
     Returns:
-        Images [n, H, W, 3] with entries between 0 and 1, and the numbers of their classes as labels.
+        Images [n, H, W, 3] with entries between 0 and 1, and the numbers of their classes as labels. Without `count`
+        they come in the order of `image_files`.
 
     Raises:
-        FileNotFoundError: there is no such folder, or no pictures in it.
-        ValueError: a picture is damaged, pictures differ in size, or there are fewer than `count`.
+        FileNotFoundError: there is no such folder, or no images in it.
+        ValueError: an image is damaged, images differ in size, or there are fewer than `count`.
         ModuleNotFoundError: Pillow is not installed.
 
     Example:
@@ -136,14 +137,38 @@ def image_folder(
     return read_pictures(list_pictures(path), path, action, count=count, key=key, size=size, dtype=dtype)
 
 
+def image_files(path: str | PathLike[str], /) -> list[str]:
+    """Return the names of the images that `image_folder` reads, in its order: class by class, file by file.
+
+    Args:
+        path: the folder. Names start from it.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or no images in it.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from ntk_equiv import datasets
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name in ("tumour/1.png", "muscle/7.png", "muscle/2.png"):
+        ...         (Path(folder) / name).parent.mkdir(exist_ok=True)
+        ...         (Path(folder) / name).touch()
+        ...     datasets.image_files(folder)
+        ['muscle/2.png', 'muscle/7.png', 'tumour/1.png']
+    """
+    path = file_path(path, "path").expanduser()
+    return [file.relative_to(path).as_posix() for folder in list_pictures(path).values() for file in folder]
+
+
 def list_pictures(path: Path) -> dict[str, list[Path]]:
     """Return the pictures of each class, all in alphabetical order."""
     folders = sorted(entry for entry in path.iterdir() if entry.is_dir()) if path.is_dir() else []
     listing = {folder.name: sorted(f for f in folder.iterdir() if f.suffix.lower() in _SUFFIXES) for folder in folders}
     if not any(listing.values()):
-        got = "no pictures there" if path.is_dir() else "no such folder"
-        fix = f"Pictures end in one of {', '.join(sorted(_SUFFIXES))}, in folders named after their classes."
-        expected = "a folder with a folder of pictures for each class"
+        got = "no images there" if path.is_dir() else "no such folder"
+        fix = f"Images end in one of {', '.join(sorted(_SUFFIXES))}, in folders named after their classes."
+        expected = "a folder with a folder of images for each class"
         raise refusal(str(path), expected=expected, got=got, fix=fix, kind=FileNotFoundError)
     return listing
 
@@ -167,7 +192,7 @@ def read_pictures(
         picture = read_picture(file, size)
         if picture.shape != first.shape:
             got = f"{picture.shape} in {file.relative_to(path)}, {first.shape} elsewhere"
-            raise refusal("size", expected="given for pictures of different shapes", got=got, fix="Pass size=28, say.")
+            raise refusal("size", expected="given for images of different shapes", got=got, fix="Pass size=28, say.")
         images[i] = picture
     labels = jnp.array([label for _, label in chosen], jnp.int32)
     return LabelledSet(scale_bytes(images, dtype), labels, action, reps.trivial(action.group))
@@ -178,7 +203,7 @@ def _draw_indices(total: int, count: int | None, key: jax.Array | None) -> list[
     if count is None:
         return list(range(total))
     if count > total:
-        raise refusal("count", expected=f"at most {total}", got=count, fix="There are no more pictures.")
+        raise refusal("count", expected=f"at most {total}", got=count, fix="There are no more images.")
     if key is None:
         raise refusal("key", expected="given with count", got=None, fix="Pass a key such as `jax.random.key(0)`.")
     return jax.random.permutation(key, total)[:count].tolist()

@@ -14,9 +14,8 @@ and how it is trained enters through the scalar function φ_t(λ) alone. A filte
     `converged()`           1 / λ, the pseudo-inverse: gradient flow trained to the end
     `custom(φ)`             any other
 
-All are finite at λ = 0 unless t = ∞ and precise at tiny and at huge ηλt; only momentum knows ηλ no better than to eps
-beside one. For the loss that is a *mean* over s entries of y, φ_t(λ) is replaced by φ_t(λ/s)/s, which whoever uses a
-filter does.
+All are finite at λ = 0 unless t = ∞, and precise at tiny and at huge ηλt; for momentum alone, rounding is like a change
+of ηλ by eps. If the loss is a *mean* over s entries of y, ensembles replace φ_t(λ) by φ_t(λ/s)/s themselves.
 """
 
 # For the parts above this one, not for users.

@@ -15,7 +15,7 @@ a block, `ntk_equiv.filters` says which function training is, and everything her
     `_training_set`, `_symmetry`   the data as a function on the group, and whether the group can be used
     `_blocks`                      the Fourier transform of the group: from kernels to solved blocks
     `_tiles`                       the same for large data: tiles of blocks, in memory, on disk, or on demand
-    `_cost`                        what that takes, and which solver it speaks for
+    `_cost`                        what that takes, and which solver that suggests
     `_moments`                     mean, covariance and errors, block by block
     `_ensemble`, `_functions`      what users call
     `_loss_problem`, `_loss_training`, `_chebyshev`, `_sampled`      the same for any loss, by drawing members

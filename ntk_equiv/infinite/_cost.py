@@ -211,9 +211,11 @@ def triangles_memory(data: TrainingSet, numbers: Iterable[int]) -> int:
 def duration(seconds: float, /) -> str:
     """Return a time as people say it.
 
-    >>> duration(0.00002), duration(8.4), duration(150.0), duration(150_000.0)
-    ('20 µs', '8 s', '2.5 min', '42 h')
+    >>> duration(0.00002), duration(8.4), duration(150.0), duration(150_000.0), duration(1e-7)
+    ('20 µs', '8 s', '2.5 min', '42 h', 'less than 1 µs')
     """
+    if seconds < 5e-7:
+        return "less than 1 µs"
     for unit, size, end in (("µs", 1e-6, 1e-3), ("ms", 1e-3, 1.0), ("s", 1.0, 100.0), ("min", 60.0, 6000.0)):
         if seconds < end:
             return f"{seconds / size:.0f} {unit}" if unit != "min" else f"{seconds / size:.2g} {unit}"

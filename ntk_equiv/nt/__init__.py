@@ -14,6 +14,8 @@ parts, which have more: symmetry, solvers for large data, error bounds, and trai
 made here can be used with all of them.
 """
 
+import sys
+
 from ntk_equiv import predict
 from ntk_equiv.empirical import (
     NtkImplementation,
@@ -28,6 +30,9 @@ from ntk_equiv.nt._batch import batch
 from ntk_equiv.nt._empirical import empirical_kernel_fn, monte_carlo_kernel_fn
 from ntk_equiv.nt._kernel import AnalyticKernelFn as AnalyticKernelFn
 from ntk_equiv.nt._kernel import Kernel
+
+# So that `from ntk_equiv.nt.predict import gp_inference` works too, as it does there.
+sys.modules[f"{__name__}.predict"] = predict
 
 __all__ = [
     "Kernel",

@@ -190,9 +190,14 @@ class PlannedRun:
         """Return the run in a folder that `train` or `save` wrote, without its members.
 
         Raises:
-            ValueError: the folder holds something else, or a run that has not finished.
+            FileNotFoundError: there is no such folder.
+            ValueError: it holds something else, or a run that has not finished.
         """
-        folder = file_path(folder, "folder", exists=True)
+        folder = file_path(folder, "folder")
+        if not folder.exists():
+            fix = f"`ntk-equiv train` writes one; relative paths start at {Path.cwd()}."
+            got = f"{folder}, which does not exist"
+            raise refusal("folder", expected="the folder of a run", got=got, fix=fix, kind=FileNotFoundError)
         content = read_run_file(folder)
         missing = [name for name in (RUN_FILE, PLAN_FILE) if not (folder / name).is_file()]
         if content is None or missing:

@@ -40,11 +40,18 @@ def run_sections(run: PlannedRun, /) -> list[Section]:
 def _short_answers(run: PlannedRun) -> tuple[str, ...]:
     first, *_, invariance = compare(run)
     best = max if run.classes else min
+    order = run.plan.problem["order"]
+    good = "{} of the test samples are classified correctly" if run.classes else f"the {first.name} is {{}}"
+    invariant = (
+        f"of the {order} images of a sample under the group, {{}} get the class of the sample, on average"
+        if run.classes
+        else f"the {invariance.name} is {{}}, on average"
+    )
     return (
-        f"How good is it: {first.name} {format_with_error(*first.measured)}, on {_test_samples(run)}. The best member "
+        f"How good is it: {good.format(format_with_error(*first.measured))} ({_test_samples(run)}). The best member "
         f"by itself has {format_number(best(first.members))}, the median member "
         f"{format_number(np.median(first.members))}.",
-        f"How invariant is it: {invariance.name} {format_with_error(*invariance.measured)}. The median member by "
+        f"How invariant is it: {invariant.format(format_with_error(*invariance.measured))}. The median member by "
         f"itself has {format_number(np.median(invariance.members))}.",
         f"Was that expected: {_expected_in_words(run, first)} {_expected_in_words(run, invariance)}",
         *(doubt for doubt in _doubts_about_stopping(run) if doubt.startswith(WARNING)),
@@ -56,8 +63,7 @@ def _expected_in_words(run: PlannedRun, row: Row) -> str:
         return f"The plan says nothing about “{row.name}”."
     expected, found = format_with_error(*row.planned), format_with_error(*row.measured)
     planned, trained = (format_members(count) for count in (run.plan.settings["members"], len(run.outputs)))
-    name = row.name[:1].upper() + row.name[1:]
-    return f"{name}: the plan expected {expected} of {planned}, and these {trained} have {found}."
+    return f"For “{row.name}” the plan expected {expected} of {planned}, and these {trained} have {found}."
 
 
 def _test_samples(run: PlannedRun) -> str:
@@ -192,14 +198,14 @@ def _worst_section(run: PlannedRun) -> Section:
         order = np.lexsort((-deviation, same))
         what = "Deviation: the standard deviation of probabilities over the orbit, over all classes."
     shown = order[:WORST_SHOWN]
+    files = run.plan.origin.get("files")
+    if files is not None:
+        columns = {"file": [files[int(place)] for place in run.index], **columns}
     rows = tuple(
         (str(run.index[row]), *(values[row] for values in columns.values()), format_number(deviation[row]))
         for row in shown
     )
-    lines = (
-        "Test samples by their place in the data, counted from 0, in a folder class by class and file by file in the "
-        f"order of names; the least invariant first. {what}",
-    )
+    lines = (f"Test samples by their place in the data, counted from 0; the least invariant first. {what}",)
     pictures = thumbnails(run.samples[shown]) if run.samples.ndim == 4 else ()
     return Section("Worst test samples", lines, ("test sample", *columns, "deviation"), rows, pictures=pictures)
 

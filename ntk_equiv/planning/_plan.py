@@ -336,8 +336,8 @@ class Plan:
         orbit: how the deviation over orbits falls with the number of members.
         points: what is known about each test sample.
         accuracy: how many test samples are classified correctly; None for regression, or without test labels.
-        origin: the name and the checksum of the data, date, command line, and the seconds it took and was expected to
-            take.
+        origin: the name and the checksum of the data, date, command line, the seconds it took and was expected to
+            take, and for a folder of images the names of the files.
         pictures: the worst test samples, in the order of `points.worst()`, if they are images: PNG in base64.
         calibration: how good class probabilities will be; None for regression, or without held-out test labels.
         width: what a finite width does; None if it was not asked for.

@@ -191,10 +191,11 @@ def _calibration_section(plan: Plan, found: Calibration) -> Section:
 
 def _worst_section(plan: Plan) -> Section:
     points, members = plan.points, plan.settings["members"]
-    classes = plan.problem["classes"]
+    classes, files = plan.problem["classes"], plan.origin.get("files", ())
     # Columns that are not known, such as classes for regression, are left out.
     columns: dict[str, tuple[Any, Any]] = {
         "test sample": (points.index, str),
+        "file": (points.index if files else None, lambda index: files[int(index)]),
         "class": (points.label, lambda label: classes[int(label)]),
         "predicted": (points.predicted, lambda label: classes[int(label)]),
         "members, orbit": (points.orbit_members, format_whole),
@@ -208,10 +209,9 @@ def _worst_section(plan: Plan) -> Section:
     known = {name: column for name, column in columns.items() if column[0] is not None}
     rows = tuple(tuple(write(values[row]) for values, write in known.values()) for row in points.worst(WORST_SHOWN))
     lines = (
-        "Test samples by their place in the data, counted from 0, in a folder class by class and file by file in the "
-        "order of names; the first need most members to agree over their orbits. Scatter: the standard deviation of "
-        "one network about the infinite ensemble, over all channels. Error: the distance of the infinite ensemble from "
-        "the label.",
+        "Test samples by their place in the data, counted from 0; the first need most members to agree over their "
+        "orbits. Scatter: the standard deviation of one network about the infinite ensemble, over all channels. Error: "
+        "the distance of the infinite ensemble from the label.",
     )
     return Section("Worst test samples", lines, tuple(known), rows, pictures=plan.pictures)
 
@@ -236,7 +236,7 @@ def _settings_section(plan: Plan) -> Section:
 
 
 def _origin_section(plan: Plan) -> Section:
-    origin = {name: value for name, value in plan.origin.items() if value is not None}
+    origin = {name: value for name, value in plan.origin.items() if value is not None and name != "files"}
     took, expected = (origin.pop(name, None) for name in ("seconds", "expected_seconds"))
     if took is not None and expected is not None:
         origin["planning took"] = f"{duration(took)}; {duration(expected)} were expected"

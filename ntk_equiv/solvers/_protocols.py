@@ -172,7 +172,7 @@ class SolvedBlock(Protocol):
 
     @property
     def spectrum(self) -> jax.Array | None:
-        """The eigenvalues in the order of the working basis, in which B is then diagonal; None if unknown."""
+        """The eigenvalues, ascending, if B is diagonal in the working basis with them in this order; else None."""
 
     def extremes(self) -> tuple[jax.Array, jax.Array] | None:
         """Return a lower bound on the smallest and an upper bound on the largest eigenvalue; None if unknown."""

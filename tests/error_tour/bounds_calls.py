@@ -147,7 +147,7 @@ CALLS = {
     "nt.stax.GlobalAvgPool()[2](jnp.ones((2, 3, 1)), diagonal_spatial=True)": "diagonal_spatial",
     "nt.stax.serial(nt.stax.Relu)": "layers",
     "nt.stax.layer(3)": "layer_fn",
-    "nt.stax.LayerNorm((0, 1))[2](X)": "axis",
+    "nt.stax.LayerNorm((0, 1))[2](X)": "layers",
     "nt.predict.gp_inference(jnp.eye(2), jnp.ones((2, 1)))('nn', jnp.eye(2))": "get",
     "empirical.empirical_kernel_fn(APPLY, None)": "params",
     "empirical.empirical_kernel_fn(APPLY, PARAMS, method='fast')": "method",

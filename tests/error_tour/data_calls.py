@@ -63,6 +63,7 @@ CALLS = {
     "datasets.nct_crc_he(key=0)": "key",
     "datasets.image_folder('no such folder')": "no such folder",
     "datasets.image_folder(3)": "path",
+    "datasets.image_files(3)": "path",
     "datasets.image_folder('.', size=-1)": "size",
     "datasets.idx_bytes('array')": "array",
     "datasets.read_idx('no such file')": "path",

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from ntk_equiv import gram, stax
-from tests.architectures import ARCHITECTURES
+from tests.architectures import ARCHITECTURES, OWN_ARCHITECTURES
 from tests.tolerances import ROUNDING, assert_close
 
-every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
+EVERY = [*ARCHITECTURES, *OWN_ARCHITECTURES]
+every_architecture = pytest.mark.parametrize("architecture", EVERY, ids=lambda a: a.name)
 # Compiling tiles and derivatives of all of them would take minutes; every fourth is a fair sample of layers.
-a_sample_of_architectures = pytest.mark.parametrize("architecture", ARCHITECTURES[::4], ids=lambda a: a.name)
+a_sample_of_architectures = pytest.mark.parametrize("architecture", EVERY[::4], ids=lambda a: a.name)
 
 
 def inputs(architecture, seed, n):
