@@ -43,9 +43,9 @@ def _theory_lines(settings: Any, found: Any) -> list[str]:
     lines = [
         f"Infinite ensembles (gradient flow, mean loss, t = {settings.t:g}, float64), {settings.pairs} pairs;",
         f"the mean at {settings.orbits} samples under {settings.turns} rotations, what members add to it at "
-        f"{settings.law_samples} samples under {settings.law_turns}",
-        "augmented by           validation  set    orbit MSE of the mean        of a member",
-        "                       RMSE               under these   under SO(3)    under SO(3)",
+        f"{settings.law_samples} samples under {settings.law_turns}; ± standard errors over samples",
+        "augmented by           validation  set    orbit MSE of the mean                  of a member",
+        "                       RMSE               under these   under SO(3)              under SO(3)",
     ]
     for name in settings.augmentations:
         own = found[f"theory-{name}"]
@@ -54,8 +54,15 @@ def _theory_lines(settings: Any, found: Any) -> list[str]:
             left = f"{label:22s} {own['rmse']:.3f}    " if which == "train" else " " * 32
             member = own[f"all-{which}"] + own[f"law-{which}"][1]
             lines.append(
-                f"{left}    {which:5s}  {own[f'own-{which}']:.1e}       {own[f'all-{which}']:.5f}        {member:.4f}"
+                f"{left}    {which:5s}  {own[f'own-{which}']:.1e}       {own[f'all-{which}']:.5f} ± "
+                f"{own[f'all-{which}.error']:.5f}      {member:.4f}"
             )
+    if settings.draws:
+        lines.append(f"The same for {settings.draws} other draws of {settings.rotations} random rotations, under SO(3)")
+        for which in TITLES:
+            values = found["theory-draws"][f"all-{which}"]
+            shown = f"mean {values.mean():.5f}, from {values.min():.5f} to {values.max():.5f}"
+            lines.append(f"{'':36}{which:5s}  {shown}")
     return lines
 
 

@@ -40,17 +40,26 @@ def products(errors: Any) -> jax.Array:
     return jnp.matmul(rows, rows.T, precision=jax.lax.Precision.HIGHEST) / rows.shape[1]
 
 
-def orbit_products(rep_y: Representation, elements: Any) -> Callable[[Any], jax.Array]:
-    """Return a function from predictions [members, (1 + elements) · n, channels] at `with_orbit` to P."""
+def orbit_errors(rep_y: Representation, elements: Any) -> Callable[[Any], jax.Array]:
+    """Return a function from predictions [members, (1 + elements) · n, channels] at `with_orbit` to the errors D.
+
+    These have the shape [members, elements, n, channels].
+    """
 
     def of_predictions(predictions: Any) -> jax.Array:
         members, channels = len(predictions), predictions.shape[-1]
         count = rep_y.group.order if elements is None else len(elements)
         p = predictions.reshape(members, count + 1, -1, channels)
         turned = rep_y.orbit(p[:, 0].reshape(-1, channels), elements).reshape(count, members, -1, channels)
-        return products(p[:, 1:] - turned.swapaxes(0, 1))
+        return p[:, 1:] - turned.swapaxes(0, 1)
 
     return of_predictions
+
+
+def orbit_products(rep_y: Representation, elements: Any) -> Callable[[Any], jax.Array]:
+    """Return a function from predictions [members, (1 + elements) · n, channels] at `with_orbit` to P."""
+    errors = orbit_errors(rep_y, elements)
+    return lambda predictions: products(errors(predictions))
 
 
 def parts(P: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

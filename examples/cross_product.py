@@ -21,7 +21,7 @@ import numpy as np
 import optax
 from _cross_product_figures import figures, table
 from _experiment import Experiment, Results, double_precision
-from _orbit_errors import orbit_products, predicted_parts, products, with_orbit
+from _orbit_errors import orbit_errors, orbit_products, predicted_parts, products, with_orbit
 
 from ntk_equiv import InfiniteEnsemble, augment, bounds, ensembles, filters, groups, reps, stax
 from ntk_equiv.datasets import LabelledSet, Splits, cross_product
@@ -51,6 +51,7 @@ class Settings:
     t: float = 1000.0
     law_samples: int = 4
     law_turns: int = 20
+    draws: int = 0  # of other random rotations
     # descent
     descent_pairs: int = 10
     descent_widths: tuple[int, ...] = (128, 512)
@@ -62,6 +63,14 @@ class Settings:
 
 PRESETS = {
     "quick": Settings(),
+    "laptop": Settings(
+        orbits=100,
+        members=64,
+        law_samples=10,
+        draws=8,
+        descent_widths=(128, 512, 1024),
+        descent_members=64,
+    ),
     "paper": Settings(
         orbits=1000,
         widths=(128, 512, 1024),
@@ -87,6 +96,7 @@ PRESETS = {
         augmentations=("T",),
         law_samples=2,
         law_turns=12,
+        draws=1,
         descent_pairs=2,
         descent_widths=(8,),
         descent_members=3,
@@ -132,6 +142,8 @@ def compute(settings: Settings, data: Data, results: Results) -> None:
     with double_precision():
         for name in settings.augmentations:
             results.part(f"theory-{name}", theory, settings, data.ready(), name)
+        if settings.draws:
+            results.part("theory-draws", other_rotations, settings, data.ready())
     for width in settings.descent_widths:
         results.part(f"descent-{width}", descent, settings, data.ready(), results, width)
     with double_precision():
@@ -167,15 +179,29 @@ def theory(settings: Settings, data: Data, name: str) -> dict[str, Any]:
     else:
         own = data.under(groups.polyhedral(name))
         elements, train = None, augment(*own.train)
-    flow, method = filters.gradient_flow(1.0), "dense" if name == "random" else "reduced"
-    ens = InfiniteEnsemble(_kernel_fn(), train, flow, reduction="mean", method=method)
+    ens = _flow(train, "dense" if name == "random" else "reduced")
     found = {"order": train.order, "rmse": _rmse(ens, data, settings.t)}
     for which in SETS:
         few, same = (getattr(sets, which).take(slice(settings.orbits)) for sets in (data.pairs, own))
-        found[f"own-{which}"] = _error_of_mean(ens, same, settings.t, elements)
-        found[f"all-{which}"] = _error_of_mean(ens, few, settings.t, data.turns)
+        found[f"own-{which}"] = _errors_of_mean(ens, same, settings.t, elements).mean()
+        errors = _errors_of_mean(ens, few, settings.t, data.turns)
+        found[f"all-{which}"] = errors.mean()
+        found[f"all-{which}.error"] = errors.std(ddof=1) / len(errors) ** 0.5
         law = _law(ens, few.take(slice(settings.law_samples)), settings.t, data.turns[: settings.law_turns])
         found[f"law-{which}"] = predicted_parts(law)
+    return found
+
+
+def other_rotations(settings: Settings, data: Data) -> dict[str, Any]:
+    """Compute the orbit MSE of the mean for other draws of random rotations, [draws] for each set."""
+    found: dict[str, list[Any]] = {f"all-{which}": [] for which in SETS}
+    for number in range(settings.draws):
+        key = jax.random.fold_in(jax.random.key(settings.seed), 1 + number)
+        rotations = groups.SO3.sample(key, settings.rotations)
+        ens = _flow(augment(*data.pairs.train, elements=rotations), "dense")
+        for which in SETS:
+            few = getattr(data.pairs, which).take(slice(settings.orbits))
+            found[f"all-{which}"].append(_errors_of_mean(ens, few, settings.t, data.turns).mean())
     return found
 
 
@@ -229,10 +255,15 @@ def _record(samples: LabelledSet, elements: Any) -> tuple[Any, Any]:
     return with_orbit(samples.x, samples.rep_x, elements), orbit_products(samples.rep_y, elements)
 
 
-def _error_of_mean(ens: InfiniteEnsemble, samples: LabelledSet, t: float, elements: Any) -> Any:
-    """Return the orbit MSE of the mean prediction."""
-    inputs, products_of = _record(samples, elements)
-    return products_of(ens.mean(inputs, t)[None])[0, 0]
+def _flow(train: Any, method: Any) -> InfiniteEnsemble:
+    return InfiniteEnsemble(_kernel_fn(), train, filters.gradient_flow(1.0), reduction="mean", method=method)
+
+
+def _errors_of_mean(ens: InfiniteEnsemble, samples: LabelledSet, t: float, elements: Any) -> Any:
+    """Return the orbit MSE of the mean prediction at each sample."""
+    inputs = with_orbit(samples.x, samples.rep_x, elements)
+    D = orbit_errors(samples.rep_y, elements)(ens.mean(inputs, t)[None])
+    return jnp.mean(D[0] ** 2, axis=(0, 2))
 
 
 def _law(ens: InfiniteEnsemble, samples: LabelledSet, t: float, elements: Any) -> bounds.OrbitDeviation:

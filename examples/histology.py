@@ -15,11 +15,15 @@ minimises the cross-entropy in batches, there is max-pooling, and rotations by l
 The paper uses NCT-CRC-HE-100K, 224 x 224. The quick preset uses a small file instead: 1,423 images of the test part
 of PathMNIST (the same tissues at 28 x 28, uneven classes, no training part). They are split at random into 11/12 for
 training and 1/12 for validation. Members start alike for all groups, so one OOD set per size serves all of them.
-Ensembles of 5 are the first members of those of 20.
+Ensembles of 5 are the first members of those of 20. The preset laptop uses the same file and makes more OOD images.
+
+Are larger ensembles more invariant? All ensembles of 5 that share no member and the ensemble of 20 are compared on the
+same images, those made for 20. Then neither the images nor the choice of five members decides.
 """
 
 import dataclasses
 import sys
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +35,7 @@ from _orbit_records import OrbitRecord
 from _rotated_images import on_orbits, rotations
 from _slices import CLASSES, SETS, load
 
-from ntk_equiv import augment, ensembles, plotting, stax
+from ntk_equiv import augment, ensembles, metrics, plotting, stax
 
 CONFIDENCE = 0.99
 QUARTILES = (0.25, 0.5, 0.75)
@@ -58,10 +62,45 @@ class Settings:
 
 PRESETS = {
     "quick": Settings("pathmnist", 1423, 3, (4, 8), (5, 20), 2, 3, 16, 5, 5.0, 200, 23),
+    "laptop": Settings("pathmnist", 1423, 3, (4, 8), (5, 20), 4, 1, 16, 60, 5.0, 200, 60),
     # Orbits of the validation and OOD images under C16 take 25 GB on the host.
     "paper": Settings("nct_crc_he", 10_000, 6, (4, 8, 12, 16), (5, 20), 20, 1, 16, 100, 5.0, 1000, 50),
     "test": Settings("drawn", 24, 3, (4,), (1, 2), 1, 2, 16, 1, 10.0, 3, 9),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class SliceRecord:
+    """A function for `record=` of predictions on orbits [members, order * n, classes].
+
+    It keeps the numbers of `summary`, which are those of the first ensemble of each size. `disjoint-M.points` has the
+    orbit same prediction of each image for all ensembles of M members that share no member, [ensembles, n].
+    """
+
+    summary: OrbitRecord
+
+    def __call__(self, predictions):
+        """Return all numbers in one row, in the order in which `unpack` reads them."""
+        p = predictions.reshape(len(predictions), self.summary.order, self.summary.n, -1)
+        points = [_points_of_disjoint(p, size).ravel() for size in self.summary.sizes]
+        return jnp.concatenate([self.summary(predictions), *points])
+
+    def unpack(self, records, members):
+        """Split records [times, numbers] by name into arrays [times, ...]."""
+        n, sizes = self.summary.n, self.summary.sizes
+        ends = np.cumsum([members // size * n for size in reversed(sizes)])
+        summary, *points = np.split(records, records.shape[1] - ends[::-1], axis=1)
+        named = zip(sizes, points, strict=True)
+        return self.summary.unpack(summary) | {
+            f"disjoint-{size}.points": rows.reshape(len(records), -1, n) for size, rows in named
+        }
+
+
+@partial(jax.jit, static_argnames="size")
+def _points_of_disjoint(p, size):
+    count = len(p) // size
+    means = p[: count * size].reshape(count, size, *p.shape[1:]).mean(1)
+    return jax.vmap(lambda one: metrics.orbit_same_prediction(one[None]).points)(means)
 
 
 def compute(settings, data, results):
@@ -105,10 +144,12 @@ def train_members(settings, data, ood, module, key, order, results):
     steps = settings.epochs * -(-train.size // settings.batch_size)
     record_count = settings.epochs * settings.records_per_epoch
     n, labels = len(data.validation_x), data.validation_y
-    # Images out of distribution are made for the first members, so the first ensemble of each size is used on all sets.
-    whole = OrbitRecord(n, tuple(settings.sizes), order, labels, first=True)
+    # Images out of distribution are made for the first members, so curves show the first ensemble of each size.
+    sizes = tuple(settings.sizes)
+    whole = SliceRecord(OrbitRecord(n, sizes, order, labels, first=True))
     record = {"validation": (on_orbits(data.validation_x, order), whole)} | {
-        f"ood-{size}": (on_orbits(x, order), OrbitRecord(len(x), (size,), order, first=True)) for size, x in ood.items()
+        f"ood-{size}": (on_orbits(x, order), SliceRecord(OrbitRecord(len(x), sizes, order, first=True)))
+        for size, x in ood.items()
     }
     run = results.train(
         f"C{order}",
@@ -126,7 +167,7 @@ def train_members(settings, data, ood, module, key, order, results):
     epochs = run.record_steps * settings.epochs / steps
     found = {"epochs": epochs, "lost": len(run.failed)}
     for name, (_, kept) in record.items():
-        found |= {f"{name}.{key}": values for key, values in kept.unpack(run.records[name]).items()}
+        found |= {f"{name}.{key}": values for key, values in kept.unpack(run.records[name], run.members).items()}
     return found
 
 
@@ -135,7 +176,7 @@ def curves(settings, part, name, size):
 
     They are those of the orbit same prediction of a set, or of the accuracy on validation images as they are.
     """
-    place = 0 if "ood" in name else list(settings.sizes).index(size)
+    place = list(settings.sizes).index(size)
     names = ("upright", "upright_error", "member_upright") if name == "accuracy" else ("osp", "error", "members")
     what = "validation" if name == "accuracy" else name
     value, error, members = (part[f"{what}.{each}"] for each in names)
@@ -158,8 +199,38 @@ def table(settings, found):
             sets = {"validation": "validation", "OOD": f"ood-{size}"}
             shown = (f"{name} {along(*curves(settings, found[f'C{order}'], key, size))}" for name, key in sets.items())
             lines.append(f"{f'C{order}':4}{size:3}    {'    '.join(shown)}")
+    lines += ["", *compare_sizes(settings, found)]
     lost = sum(int(found[f"C{order}"]["lost"]) for order in settings.orders)
     return "\n".join([*lines, "", f"Members whose numbers did not stay finite: {lost}"])
+
+
+def compare_sizes(settings, found):
+    """Yield lines that compare the largest ensemble with the smallest ones, on the same images, after training."""
+    small, large = settings.sizes[0], settings.sizes[-1]
+    sets = {"validation": "validation images", f"ood-{large}": f"OOD images made for {large}"}
+    yield (
+        f"Disjoint ensembles of {small} and of {large} on the same images after training;"
+        " ± standard error over images, ± of choosing members"
+    )
+    for order in settings.orders:
+        for name, title in sets.items():
+            few, many = (found[f"C{order}"][f"{name}.disjoint-{size}.points"][-1] for size in (small, large))
+            difference = many.mean(0) - few.mean(0)
+            shown = " ".join(f"{value:.3f}" for value in few.mean(1))
+            error = difference.std(ddof=1) / len(difference) ** 0.5
+            yield (
+                f"C{order:<3}{title:26}{small}: {few.mean():.3f} ({shown}), {large}: {many.mean():.3f}, difference "
+                f"{difference.mean():+.3f} ± {error:.3f} ± {member_error(few):.3f}"
+            )
+
+
+def member_error(few):
+    """Return the standard error of the difference between ensembles of two sizes that comes from choosing members.
+
+    The spread s of the k small ensembles is known, and the error of their mean is s/√k. The large ensembles have as
+    many members in all. If the variance of one falls as 1/size, their mean has the same error s/√k.
+    """
+    return few.mean(1).std(ddof=1) * np.sqrt(2 / len(few))
 
 
 def describe_images(settings):

@@ -2,7 +2,8 @@
 
 Nothing has to be trained to know what infinitely many, infinitely wide networks predict. Here they learn FashionMNIST,
 augmented by the four quarter turns (C4) or by these and their mirror images (D4). They are trained by gradient flow on
-the squared error. One network is an MLP with three hidden ReLU layers, the other a CNN with three 3 x 3 convolutions.
+the squared error. One network is an MLP with three hidden ReLU layers, the other a CNN with three 3 x 3 convolutions. A
+shallow MLP with one hidden layer is nearer to infinite width at the width that one can afford.
 
     images     The accuracy of the infinite ensemble against training time, for several numbers of training images. It
                is exactly invariant, so it gives all turns of an image the same class. We check this on test images of
@@ -10,9 +11,11 @@ the squared error. One network is an MLP with three hidden ReLU layers, the othe
                be the order of the group.
     law        The OSP of M members, predicted before any training: members are drawn from the law of the ensemble.
     descent    The OSP of ensembles that were really trained by gradient descent, next to this prediction for the same
-               rate and the same number of steps.
+               rate, momentum and number of steps. All orbits of a set are drawn together, so theory also says how far
+               the measured average should scatter: this is the band in the figure.
 
-Smaller ensembles are disjoint subsets of all trained members.
+Smaller ensembles are disjoint subsets of all trained members. Laws are computed in double precision, training is in
+single precision.
 """
 
 import contextlib
@@ -30,10 +33,13 @@ from _rotated_images import CLASSES, SETS, pictures
 from ntk_equiv import InfiniteEnsemble, augment, filters, groups, metrics, plotting, reps, stax
 
 GROUPS = {"C4": groups.cyclic(4), "D4": groups.dihedral(4)}
-NETWORKS = {"mlp": "MLP", "cnn": "CNN"}
+NETWORKS = {"mlp": "MLP", "cnn": "CNN", "shallow": "shallow MLP"}
 W_STD, B_STD = 2**0.5, 0.1
 BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
 INVARIANT = {"color": "gray", "linewidth": 1, "linestyle": (0, (2, 2))}
+# What a figure calls the sets, next to the one that the networks were trained on.
+PLAIN = {"fashion": "FashionMNIST", "mnist": "MNIST, never seen", "cifar10": "CIFAR10, never seen", "noise": "noise"}
+TURNED = {"C4": "turns", "D4": "turns and mirror images"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,13 +56,14 @@ class Settings:
     law_orbits: int
     sizes: tuple[int, ...]
     draws: int
-    # descent
-    descent_groups: tuple[str, ...]
+    # descent: the widths of each network
+    descents: dict[str, tuple[int, ...]]
     descent_images: int
     descent_orbits: int
-    widths: tuple[int, ...]
     rate: float
     steps: int
+    momentum: float = 0.0
+    # Whether `images` is in double precision; the laws always are.
     double: bool = True
     drawn: bool = False
     seed: int = 0
@@ -83,34 +90,28 @@ PRESETS = {
         law_orbits=20,
         sizes=(1, 2, 5, 10, 20, 50, 100),
         draws=400,
-        descent_groups=("C4",),
+        descents={"mlp-C4": (128, 512)},
         descent_images=50,
         descent_orbits=100,
-        widths=(128, 512),
         rate=20.0,
         steps=100,
     ),
     "laptop": Settings(
-        images={
-            "mlp-C4": (1000, 4000, 10_000, 60_000),
-            "mlp-D4": (1000, 4000, 10_000),
-            "cnn-C4": (1000, 4000, 10_000),
-            "cnn-D4": (1000,),
-        },
+        images={"mlp-C4": (1000, 4000, 10_000), "mlp-D4": (1000, 4000), "cnn-C4": (500, 1000), "cnn-D4": (500,)},
         times=tuple(10.0**k for k in range(2, 9)),
         tested={"mlp": 10_000, "cnn": 1000},
         orbits=50,
-        laws=("mlp-C4", "cnn-C4", "mlp-D4", "cnn-D4"),
-        law_images=500,
-        law_orbits=50,
+        laws=("mlp-C4", "cnn-C4", "mlp-D4"),
+        law_images=100,
+        law_orbits=100,
         sizes=(1, 2, 5, 10, 20, 50, 100),
         draws=400,
-        descent_groups=("C4", "D4"),
+        descents={"shallow-C4": (64, 512, 4096), "mlp-C4": (512, 1024)},
         descent_images=100,
-        descent_orbits=100,
-        widths=(256, 1024),
+        descent_orbits=200,
         rate=20.0,
-        steps=300,
+        steps=40,
+        momentum=0.8,
         double=False,
     ),
     # Equal shapes, so that little has to be compiled.
@@ -124,10 +125,9 @@ PRESETS = {
         law_orbits=3,
         sizes=(1, 4),
         draws=4,
-        descent_groups=("C4",),
+        descents={"mlp-C4": (16,)},
         descent_images=6,
         descent_orbits=3,
-        widths=(16,),
         rate=10.0,
         steps=5,
         drawn=True,
@@ -136,10 +136,11 @@ PRESETS = {
 
 
 def network(kind, width=1):
-    """Return one of the two networks. Its kernel does not depend on the width."""
+    """Return one of the networks. Its kernel does not depend on the width."""
     last = stax.Dense(CLASSES, 1.0, B_STD)
-    if kind == "mlp":
-        return stax.serial(stax.Flatten(), *3 * (stax.Dense(width, W_STD, B_STD), stax.Relu()), last)
+    if kind != "cnn":
+        layers = 1 if kind == "shallow" else 3
+        return stax.serial(stax.Flatten(), *layers * (stax.Dense(width, W_STD, B_STD), stax.Relu()), last)
     layer = stax.Conv(width, (3, 3), padding="SAME", W_std=W_STD, b_std=B_STD)
     return stax.serial(*3 * (layer, stax.Relu()), stax.Flatten(), last)
 
@@ -171,17 +172,19 @@ def orbit_points(p):
 
 
 def compute(settings, data, results):
-    with double_precision() if settings.double else contextlib.nullcontext():
+    with double_precision():
         exact = jax.tree.map(lambda leaf: leaf.astype(float) if leaf.dtype.kind == "f" else leaf, data)
-        for name, count in fits(settings):
-            results.part(f"{name}-{count}", predict_images, settings, exact, name, count)
+        for name in settings.descents:
+            results.part(f"descent-law-{name}", descent_law, settings, exact, name)
+    for name, widths in settings.descents.items():
+        for width in widths:
+            results.part(f"descent-{name}-{width}", descend, settings, data, name, width, results)
+    with double_precision():
         for name in settings.laws:
             results.part(f"law-{name}", law, settings, exact, name)
-        for group in settings.descent_groups:
-            results.part(f"descent-law-{group}", descent_law, settings, exact, group)
-    for group in settings.descent_groups:
-        for width in settings.widths:
-            results.part(f"descent-{group}-{width}", descend, settings, data, group, width, results)
+    with double_precision() if settings.double else contextlib.nullcontext():
+        for name, count in fits(settings):
+            results.part(f"{name}-{count}", predict_images, settings, exact if settings.double else data, name, count)
 
 
 def fits(settings):
@@ -218,10 +221,11 @@ def law(settings, data, name):
     return predicted_osp(settings, data, ens, group, settings.times[-1], settings.law_orbits)
 
 
-def descent_law(settings, data, group):
+def descent_law(settings, data, name):
     """Predict the OSP of M members after some steps of gradient descent, with the accuracy of the infinite ensemble."""
+    kind, group = name.split("-")
     train = training_set(data, settings.descent_images, group)
-    ens = infinite_ensemble("mlp", train, filters.gradient_descent(settings.rate))
+    ens = infinite_ensemble(kind, train, filters.momentum(settings.rate, settings.momentum))
     classes = jnp.argmax(ens.mean(data.tests["fashion"], settings.steps), -1)
     found = predicted_osp(settings, data, ens, group, settings.steps, settings.descent_orbits)
     return found | {"accuracy": jnp.mean(classes == data.fashion_y)}
@@ -246,15 +250,16 @@ def predicted_osp(settings, data, ens, group, t, few):
     return found
 
 
-def descend(settings, data, group, width, results):
+def descend(settings, data, name, width, results):
     """Train members by gradient descent, and measure the OSP of disjoint ensembles of all sizes."""
+    kind, group = name.split("-")
     run = results.train(
-        f"descent-{group}-{width}",
-        network("mlp", width),
+        f"descent-{name}-{width}",
+        network(kind, width),
         training_set(data, settings.descent_images, group),
         members=settings.sizes[-1],
         steps=settings.steps,
-        optimizer=optax.sgd(settings.rate),
+        optimizer=optax.sgd(settings.rate, momentum=settings.momentum or None),
         key=jax.random.key(settings.seed),
     )
     found = {"lost": len(run.failed)}
@@ -286,9 +291,9 @@ def table(settings, found):
             pairs = zip(part[f"{own}.osp"], part[f"{own}.image_error"], strict=True)
             shown = "".join(f"{f'{value:.3f} ± {error:.3f}':>14}" for value, error in pairs)
             lines.append(f"{titled(name):10}{title:16}{shown}{part[f'{own}.infinite']:14.3f}")
-    for group in settings.descent_groups:
-        parts = {width: found[f"descent-{group}-{width}"] for width in settings.widths}
-        lines += ["", *descent_table(settings, found[f"descent-law-{group}"], parts, group, sizes)]
+    for name, widths in settings.descents.items():
+        parts = {width: found[f"descent-{name}-{width}"] for width in widths}
+        lines += ["", *descent_table(settings, found[f"descent-law-{name}"], parts, name, sizes)]
     return "\n".join(lines)
 
 
@@ -322,11 +327,11 @@ def accuracy_table(settings, found):
     return lines
 
 
-def descent_table(settings, known, parts, group, sizes):
+def descent_table(settings, known, parts, name, sizes):
     """Format what was predicted, and what was measured for each width."""
     lines = [
-        f"Orbit same prediction of MLPs trained on {settings.descent_images} images under {group} in {settings.steps} "
-        f"steps at rate {settings.rate:g} (time {settings.steps * settings.rate:g}),",
+        f"Orbit same prediction ({titled(name)}) after training on {settings.descent_images} images, {settings.steps} "
+        f"steps at rate {settings.rate:g} with momentum {settings.momentum:g},",
         f"on {settings.descent_orbits} images of each set. The ± is the predicted deviation of what was measured.",
         f"{'':26}{sizes}      infinite",
     ]
@@ -365,14 +370,15 @@ def titled(name):
 
 def figures(settings, found):
     drawn = {"accuracy": accuracy_figure(settings, found), "predicted": law_figure(settings, found)}
-    return drawn | {f"osp_{group}": descent_figure(settings, found, group) for group in settings.descent_groups}
+    name = next(iter(settings.descents))
+    return drawn | {f"members_{name.split('-')[1]}": members_figure(settings, found, name)}
 
 
 def accuracy_figure(settings, found):
     """Draw the accuracy against training time: colours for numbers of images, solid lines for C4, dotted for D4."""
     fig, axes = plotting.panels(2, sharey=True, width=3.7, height=3.6)
     every = sorted({count for _, count in fits(settings)})
-    for ax, kind in zip(axes, NETWORKS, strict=True):
+    for ax, kind in zip(axes, ("mlp", "cnn"), strict=True):
         for name, count in fits(settings):
             own, group = name.split("-")
             if own == kind:
@@ -405,21 +411,25 @@ def law_figure(settings, found):
     return fig
 
 
-def descent_figure(settings, found, group):
-    """Draw the OSP of trained ensembles against the number of members, next to the prediction, for each set."""
-    known, order = found[f"descent-law-{group}"], GROUPS[group].order
-    fig, axes = plotting.panels(len(SETS), sharey=True, width=2.6, height=3.3)
-    for ax, (own, title) in zip(axes, SETS.items(), strict=True):
-        for number, width in enumerate(settings.widths):
-            part = found[f"descent-{group}-{width}"]
-            beside = np.array(settings.sizes) * 1.08 ** (number - (len(settings.widths) - 1) / 2)
-            errors = measured_error(known, part, own)
-            plotting.measured(ax, beside, part[f"{own}.osp"], errors, label=f"trained, width {width}", number=number)
-        plotting.predicted(ax, settings.sizes, known[f"{own}.osp"], label="predicted before training")
+def members_figure(settings, found, name):
+    """Draw the OSP of trained ensembles of the widest networks against the number of members, and the prediction.
+
+    The band is where theory expects the marks, within two standard deviations.
+    """
+    group, width = name.split("-")[1], settings.descents[name][-1]
+    known, part, order = found[f"descent-law-{name}"], found[f"descent-{name}-{width}"], GROUPS[group].order
+    fig, axes = plotting.panels(len(SETS), sharey=True, width=2.1, height=2.7)
+    for ax, (own, title) in zip(axes, PLAIN.items(), strict=True):
+        errors, osp = measured_error(known, part, own), known[f"{own}.osp"]
+        plotting.predicted(ax, settings.sizes, osp, errors=errors, label="theory, before training")
+        plotting.measured(ax, settings.sizes, part[f"{own}.osp"], label=f"trained networks, width {width:,}")
         ax.axhline(order, **INVARIANT, label="infinite ensemble")
-        ax.set(xscale="log", xlabel="members, M")
+        ax.set(xscale="log", xlabel="networks in the ensemble", xlim=(0.8, 130))
+        ax.set_xticks([1, 10, 100], ["1", "10", "100"])
+        ax.set_yticks(range(1, order + 1))
+        ax.set_ylim(1, order + 0.15)
         ax.set_title(title, loc="left")
-    axes[0].set_ylabel(f"orbit same prediction\nunder {group}")
+    axes[0].set_ylabel(f"{TURNED[group]} of an image\nthat get its class")
     add_legend(fig, axes[0])
     return fig
 

@@ -192,6 +192,20 @@ def _resized(stax: Any) -> Any:
     return stax.serial(first, stax.Relu(), stax.ImageResize((-1, 2, 2, -1), "linear"), stax.Dense(8), _flat(stax))
 
 
+def _middle(stax: Any) -> Any:
+    """The central pixels stay the central ones."""
+    first = stax.Conv(8, (3, 3), None, "SAME", 1.4, 0.1)
+    return stax.serial(first, stax.Relu(), stax.Index(stax.Slice[:, 1:3, 1:3]), stax.Dense(8, 1.2, 0.1), _flat(stax))
+
+
+def _weighted(stax: Any) -> Any:
+    """A sum over pixels, with weights that turns and flips keep."""
+    weights = jnp.outer(jnp.array([1.0, -2.0, -2.0, 1.0]), jnp.array([1.0, -2.0, -2.0, 1.0])) / 4
+    product = stax.DotGeneral(rhs=weights, dimension_numbers=(((1, 2), (0, 1)), ((), ())))
+    first = stax.Conv(8, (3, 3), None, "SAME", 1.4, 0.1)
+    return stax.serial(first, stax.Relu(), product, stax.Dense(8, 1.2, 0.1), stax.Relu(), stax.Dense(1, 1.3, 0.2))
+
+
 def _closeness(distance: Any) -> Any:
     """Covariance of positional embeddings."""
     return jnp.exp(-distance / 2)
@@ -221,6 +235,9 @@ NETWORKS: dict[str, Callable] = {
     "CNN, transposed, spatial": _transposed,
     "CNN, local": _local,
     "CNN, resized": _resized,
+    "CNN, middle": _middle,
+    "CNN, weighted sum": _weighted,
+    "Gabor MLP": mlp(lambda s: s.Gabor(), 1),
 }
 _ROWS = {
     "MLP": (
@@ -255,6 +272,9 @@ _ROWS = {
     "CNN, transposed, spatial": ("images, D4",),
     "CNN, local": ("images, C4",),
     "CNN, resized": ("images, D2",),
+    "CNN, middle": ("images, D4",),
+    "CNN, weighted sum": ("images, D4",),
+    "Gabor MLP": ("plane, C5",),
 }
 _KERNELS = {name: build(stax)[2] for name, build in NETWORKS.items()}
 # What the theorems hold for.

@@ -26,23 +26,47 @@ def flat(s):
     return s.serial(s.Flatten(), s.Dense(1, 1.3, 0.2))
 
 
-def on_graph(adjacency, *tail):
+def on_graph(adjacency, *tail, implementation="DENSE"):
     """A network that knows the graph and is given the nodes alone: relabelling them leaves the edges behind."""
-    net = stax.serial(stax.Dense(8, 1.0, 0.1), stax.Aggregate(), stax.Relu(), *tail)[2]
+    aggregation = stax.Aggregate(implementation=implementation)
+    net = stax.serial(stax.Dense(8, 1.0, 0.1), aggregation, stax.Relu(), *tail)[2]
 
     def kernel_fn(x1, x2=None, get=None):
-        return net(*(None if x is None else stax.Graph.of(x, adjacency) for x in (x1, x2)), get)
+        given = [None if x is None else jnp.broadcast_to(adjacency, (len(x), *adjacency.shape)) for x in (x1, x2)]
+        return net(x1, x2, get, pattern=given)
 
     return kernel_fn
 
 
 DIRECTED_RING = jnp.eye(5) + 2 * jnp.roll(jnp.eye(5), 1, axis=1)
 on_directed_ring = on_graph(DIRECTED_RING, stax.GlobalAvgPool(), stax.Dense(1))
+# Edges along the ring, and each node to itself twice.
+EDGES = jnp.array([[[i, (i + 1) % 5]] for i in range(5)] + 2 * [[[i, i]] for i in range(5)])
+on_listed_edges = on_graph(EDGES, stax.GlobalAvgPool(), stax.Dense(1), implementation="SPARSE")
 with_chord = on_graph(DIRECTED_RING.at[0, 2].set(1.0), stax.Dense(1))
 RING = reps.relabel(
     D5, [[(g + i) % 5 for i in range(5)] for g in range(5)] + [[(g - i) % 5 for i in range(5)] for g in range(5)]
 )
 ALL_BUT_TRANSPOSITION = ("r", "r2", "r3", "s", "r2s", "r3s")
+
+
+def between(layer):
+    """A network that does something before a layer, and sees only the mean over positions after it."""
+    end = stax.Dense(8, 1.3, 0.1), stax.Relu(), stax.GlobalAvgPool(), stax.Dense(1)
+    return stax.serial(stax.Dense(8, 1.0, 0.1), stax.Relu(), layer, *end)[2]
+
+
+def ends(layer):
+    """A network with such a layer that leaves no positions."""
+    return stax.serial(stax.Dense(8, 1.0, 0.1), stax.Relu(), layer, stax.Dense(8), stax.Relu(), stax.Dense(1))[2]
+
+
+def weighted(weights):
+    """A weighted sum over all pixels."""
+    return stax.DotGeneral(rhs=weights, dimension_numbers=(((1, 2), (0, 1)), ((), ())))
+
+
+GABOR = mlp(lambda s: s.Gabor(), 1)(stax)[2]
 NOT_COVERED = {
     # The last row and column are dropped; only the flip that exchanges rows and columns notices nothing.
     "stride 2 on an even image": (
@@ -63,6 +87,21 @@ NOT_COVERED = {
     "not orthogonal": (MLP, SKEWED["skewed, S3"].rep, (3,), groups.symmetric(3).names[1:]),
     "asymmetric adjacency, reversed": (on_directed_ring, RING, (5, 2), D5.names[5:]),
     "asymmetric adjacency, left behind": (with_chord, RING, (5, 2), D5.names[1:]),
+    "listed edges, reversed": (on_listed_edges, RING, (5, 2), D5.names[5:]),
+    "Gabor, not orthogonal": (GABOR, SKEWED["skewed, S3"].rep, (3,), groups.symmetric(3).names[1:]),
+    # Put down in steps of one, an even filter leaves more of itself on one side.
+    "transposed, even filter": (
+        between(stax.ConvTranspose(8, (2, 2), None, "SAME", 1.3, 0.2)), SQUARE, (4, 4, 1), ALL_BUT_TRANSPOSITION,
+    ),
+    "local, even filter": (
+        between(stax.ConvLocal(8, (2, 2), None, "SAME", 1.3, 0.2)), SQUARE, (4, 4, 1), ALL_BUT_TRANSPOSITION,
+    ),
+    "one corner": (between(stax.Index(stax.Slice[:, :2, :2])), SQUARE, (4, 4, 1), ALL_BUT_TRANSPOSITION),
+    # Rows and columns are told apart.
+    "fewer columns": (
+        between(stax.ImageResize((-1, 4, 2, -1), "linear")), SQUARE, (4, 4, 1), ("r", "r3", "rs", "r3s"),
+    ),
+    "a weight for each pixel": (ends(weighted(jnp.arange(16.0).reshape(4, 4))), SQUARE, (4, 4, 1), D4.names[1:]),
     "interpolated C8": (cnn(flat, depth=1)(stax)[2], INTERPOLATED["C8, linear"].rep, (6, 6, 2), C8.names[1::2]),
     "interpolated C8, spatial": (cnn(depth=1)(stax)[2], reps.rotate(C8), (5, 5, 1), C8.names[1::2]),
 }  # fmt: skip
@@ -88,7 +127,8 @@ def test_symmetries_that_are_broken_are_found_out(kernel_fn, rep, shape, guilty)
 def test_symmetric_graphs_may_be_relabelled_by_their_symmetries() -> None:
     """The directed ring is turned into itself: what is found above is the reversal of its edges."""
     turns = reps.restrict(RING, D5.subgroup([1]))
-    assert theorems.kernel_transformation(on_directed_ring, turns, samples(2, 5, 2)).holds(TOLERANCE)
+    for kernel_fn in (on_directed_ring, on_listed_edges):
+        assert theorems.kernel_transformation(kernel_fn, turns, samples(2, 5, 2)).holds(TOLERANCE)
 
 
 def test_the_largest_violation_is_that_of_the_arrays() -> None:

@@ -33,24 +33,23 @@ def batch(kernel_fn: Callable, batch_size: int = 0, device_count: int = -1, stor
     size, to = whole_number(batch_size, "batch_size"), jnp if store_on_device else np
 
     def batched(x1: Any, x2: Any = None, *args: Any, **kwargs: Any) -> Any:
-        names = {"nngp", "ntk"}
         get: Any = args[0] if args else kwargs.get("get")
-        known = isinstance(kernel_fn, AnalyticKernelFn) and get is not None and len(args) + len(kwargs) == 1
-        if known and hasattr(x1, "ndim") and ({get} if isinstance(get, str) else set(get)) <= names:
-            found = gram(kernel_fn, x1, x2, get, tile=size or None)
-            return found if store_on_device else jax.tree.map(np.asarray, found)
+        native = isinstance(kernel_fn, AnalyticKernelFn) and not kernel_fn.rule.mixes_samples
+        arrays = get is not None and len(args) + len(kwargs) == 1 and hasattr(x1, "ndim")
+        if native and arrays and ({get} if isinstance(get, str) else set(get)) <= {"nngp", "ntk"}:
+            return jax.tree.map(to.asarray, gram(kernel_fn, x1, x2, get, tile=size or None))
         if not size or not jax.tree.leaves(x1):
             return kernel_fn(x1, x2, *args, **kwargs)
         first = jax.tree.leaves(x1, is_leaf=_is_kernel)[0]
         same = first.cov2 is None if _is_kernel(first) else x2 is None
         rows = []
         for left in _slices(x1, size, 0):
-            tiles = [
-                kernel_fn(*_tile(x1, x2, left, right, same), *args, **kwargs)
-                for right in _slices(x1 if x2 is None else x2, size, 1)
-            ]
-            rows.append(_join(tiles, 1, to))
-        return _with_one_batch(_join(rows, 0, to), same)
+            columns = _slices(x1 if x2 is None else x2, size, 1)
+            tiles = [kernel_fn(*_tile(x1, x2, left, right, same), *args, **kwargs) for right in columns]
+            rows.append(_join(jax.tree.map(to.asarray, tiles), 1, to))
+        whole = _join(rows, 0, to)
+        one_batch = lambda k: k.as_one_batch() if _is_kernel(k) else k  # noqa: E731
+        return jax.tree.map(one_batch, whole, is_leaf=_is_kernel) if same else whole
 
     return batched
 
@@ -66,45 +65,21 @@ def _slices(x: Any, size: int, side: int) -> list[slice]:
 
 
 def _tile(x1: Any, x2: Any, left: slice, right: slice, same: bool) -> tuple:
+    def cut(kernel: Kernel) -> Kernel:
+        return kernel.slice(left, right).replace(x1_is_x2=kernel.x1_is_x2 & (left == right))
+
     if any(map(_is_kernel, jax.tree.leaves(x1, is_leaf=_is_kernel))):
-        return jax.tree.map(lambda k: _kernel_tile(k, left, right), x1, is_leaf=_is_kernel), None
+        return jax.tree.map(cut, x1, is_leaf=_is_kernel), None
     second = None if same and left == right else jax.tree.map(lambda x: x[right], x1 if x2 is None else x2)
     return jax.tree.map(lambda x: x[left], x1), second
 
 
-def _kernel_tile(kernel: Kernel, left: slice, right: slice) -> Kernel:
-    return kernel.slice(left, right).replace(x1_is_x2=kernel.x1_is_x2 & (left == right))
-
-
 def _join(tiles: list, axis: int, to: Any) -> Any:
     """Return kernels side by side, along the samples of `x1` (axis 0) or of `x2` (axis 1)."""
-    if _is_kernel(tiles[0]):
-        return _join_kernels(tiles, axis, to)
-    if isinstance(tiles[0], tuple | list):
+    first, *others = tiles
+    if _is_kernel(first):
+        return first.beside(others, str(axis + 1))
+    if isinstance(first, tuple | list):
         parts = [_join(list(each), axis, to) for each in zip(*tiles, strict=True)]
-        return type(tiles[0])(*parts) if hasattr(tiles[0], "_fields") else type(tiles[0])(parts)
-    return to.concatenate([to.asarray(tile) for tile in tiles], axis)
-
-
-def _join_kernels(tiles: list[Kernel], axis: int, to: Any) -> Kernel:
-    first = tiles[0]
-    samples = ("cov2", "shape2", "mask2") if axis else ("cov1", "shape1", "mask1")
-    sides = [samples if not axis or tile.cov2 is not None else ("cov1", "shape1", "mask1") for tile in tiles]
-    covs, masks = ([getattr(tile, side[i]) for tile, side in zip(tiles, sides, strict=True)] for i in (0, 2))
-    count = sum(len(cov) for cov in covs)
-    changes = {
-        name: _join([getattr(tile, name) for tile in tiles], axis, to)
-        for name in ("nngp", "ntk")
-        if getattr(first, name) is not None
-    }
-    changes |= {samples[0]: to.concatenate([to.asarray(cov) for cov in covs])}
-    changes |= {samples[2]: None if masks[0] is None else to.concatenate([to.asarray(mask) for mask in masks])}
-    shape = getattr(first, samples[1])
-    same = jnp.stack([jnp.asarray(tile.x1_is_x2) for tile in tiles]).any()
-    return first.replace(**changes, **{samples[1]: (count, *shape[1:])}, x1_is_x2=same)
-
-
-def _with_one_batch(kernels: Any, same: bool) -> Any:
-    if not same:
-        return kernels
-    return jax.tree.map(lambda k: k.replace(cov2=None, mask2=None) if _is_kernel(k) else k, kernels, is_leaf=_is_kernel)
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    return to.concatenate(tiles, axis)

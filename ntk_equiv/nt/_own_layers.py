@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ntk_equiv._check import function, refusal
-from ntk_equiv.nt._axes import Order
 from ntk_equiv.nt._kernel import AnalyticKernelFn, Kernel, KernelStep
-from ntk_equiv.stax import KernelFn, MaskedArray, Network, with_mask
+from ntk_equiv.stax import ANY, NATIVE, KernelFn, MaskedArray, Network, Order, with_mask
 
 
 class Bool(enum.IntEnum):
@@ -166,9 +165,10 @@ def triple(layer: Any, name: str = "layer") -> Any:
     if isinstance(kernel_fn, AnalyticKernelFn):
         return Network(init_fn, apply_fn, kernel_fn)
     if isinstance(kernel_fn, KernelFn):
-        order = Order(0, -1) if not kernel_fn.rule.takes_branches else Order()
-        return Network(init_fn, apply_fn, AnalyticKernelFn(kernel_fn.rule, into=order))
+        order = kernel_fn.order if kernel_fn.order != ANY or kernel_fn.rule.takes_branches else NATIVE
+        return Network(init_fn, apply_fn, AnalyticKernelFn(kernel_fn.rule, order=order))
     asked = getattr(kernel_fn, "requirements", {})
     full_batch = asked.get("diagonal_batch", True) in (False, Diagonal(Bool.NO, Bool.NO))
     order = Order(asked.get("batch_axis"), asked.get("channel_axis"))
-    return Network(init_fn, apply_fn, AnalyticKernelFn(KernelStep(kernel_fn, full_batch), into=order, name=name))
+    step = KernelStep(kernel_fn, order, full_batch)
+    return Network(init_fn, apply_fn, AnalyticKernelFn(step, order=order, name=name))

@@ -7,6 +7,7 @@ for samples with adjacencies A and A'. The layer has no parameters; follow it by
 samples themselves, `Graph`, are in `_inputs`.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -132,6 +133,16 @@ def Aggregate(
         return jnp.moveaxis(summed, tuple(range(-count, 0)), nodes)
 
     return with_channels_at(channel_axis, network(lambda key, shape: (shape, ()), apply, aggregation))
+
+
+def passing_without_graph(aggregation: Network) -> Network:
+    """Return an aggregation that passes samples without adjacency on as they are."""
+
+    def apply(params: tuple, x: Array, *, pattern: Any = None, **kwargs: Any) -> Array:
+        return x if pattern is None else aggregation.apply_fn(params, x, pattern=pattern)
+
+    rule: Any = aggregation.kernel_fn.rule
+    return network(aggregation.init_fn, apply, dataclasses.replace(rule, optional=True))
 
 
 def edges_to_matrices(edges: Array, grid: tuple[int, ...]) -> Array:

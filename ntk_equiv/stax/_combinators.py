@@ -6,6 +6,7 @@ How one layer after another and layers side by side transform kernels is in `_co
     product          𝒦' = Π_i 𝒦_i                     Θ' = Σ_i Θ_i Π_{j≠i} 𝒦_j
     channels joined  𝒦' = Σ_i w_i 𝒦_i / Σ_i w_i       Θ' likewise
     positions joined 𝒦' = 𝒦_i(s, s') within a branch, 0 between branches; Θ' likewise
+    samples joined   the same, for samples in place of positions
 
 Branches with weights of their own have independent outputs; their outputs have mean zero if the branches end with
 weights. A product needs independent branches, all but one. A sum also needs mean zero, of all but one; joined positions
@@ -15,7 +16,7 @@ the next layer mixes channels with independent weights; but they depend on the w
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -26,6 +27,7 @@ from ntk_equiv._typing import Array
 from ntk_equiv.stax._composition import Copies, Parallel, Serial, Unchanged, split_branches
 from ntk_equiv.stax._network import Network, network, rules_of, without_parameters
 from ntk_equiv.stax._rule import EVERYTHING, NOTHING_BUT_SMOOTH, Certificate, Rule
+from ntk_equiv.stax._signal import BatchRule, Signal
 from ntk_equiv.stax._state import (
     Branches,
     Memo,
@@ -163,9 +165,36 @@ class Concatenation(FanIn):
                 "axis",
                 expected=f"that of channels or positions, 1 to {rank + 1} or {-rank - 1} to -1",
                 got=self.axis,
-                fix="Samples are not joined: kernels between branches would depend on how they are batched.",
+                fix="To join samples, call their axis 0.",
             )
         return None if axis == rank + 1 else axis - 1
+
+
+@frozen_pytree
+class JoinedSamples(BatchRule):
+    """The samples of several branches as those of one."""
+
+    def change(self, signals: Sequence[Signal], **settings: Any) -> Signal:
+        first = signals[0]
+        _check_one([not s.is_gaussian or s.fan_outs > 0 for s in signals], "ends without weights")
+
+        def joined(name: str, join: Callable) -> Any:
+            own = [getattr(signal, name) for signal in signals]
+            return None if own[0] is None else join(own)
+
+        def blocks(own: list[Array]) -> Array:
+            return _join_blocks(own, 0, 0, full=True)
+
+        joins: dict[str, Callable] = dict.fromkeys(("nngp", "ntk"), blocks)
+        joins |= dict.fromkeys(("mask1", "mask2"), jnp.concatenate)
+        joins |= dict.fromkeys(("cov1", "cov2"), jnp.concatenate if first.diagonal_batch else blocks)
+        joins |= dict.fromkeys(("shape1", "shape2"), lambda shapes: (sum(s[0] for s in shapes), *shapes[0][1:]))
+        changes = {name: joined(name, join) for name, join in joins.items()}
+        fan_outs = _open_fan_outs(signals)
+        return first.replace(**changes, is_gaussian=all(s.is_gaussian for s in signals), fan_outs=fan_outs)
+
+    def mask_after(self, mask: Branches) -> Array:
+        return jnp.concatenate(mask)
 
 
 def serial(*layers: Network) -> Network:
@@ -310,11 +339,10 @@ def FanInConcat(axis: int = -1) -> Network:
     come after the next layer with weights. Along a spatial axis, every branch must end with a layer with weights.
 
     Args:
-        axis: the axis of the outputs along which they are joined; any but that of the samples.
+        axis: the axis of the outputs along which they are joined; 0, that of samples, makes a layer that mixes samples.
 
     Raises:
-        ValueError: the axis is that of the samples, branches differ along another axis, or a branch that is joined
-            along positions ends without weights.
+        ValueError: branches differ along another axis, or a branch that is joined along positions ends without weights.
 
     Example:
         >>> from ntk_equiv import stax
@@ -323,11 +351,13 @@ def FanInConcat(axis: int = -1) -> Network:
         >>> print(joined.kernel_fn(jnp.ones((1, 5)), None, "nngp"))  # (1 · 1 + 3 · 4) / 4
         [[3.25]]
     """
-    if isinstance(axis, bool) or not isinstance(axis, int) or axis == 0:
-        fix = "-1 joins channels; samples, axis 0, are not joined."
-        raise refusal("axis", expected="the number of an axis of channels or positions", got=repr(axis), fix=fix)
+    if isinstance(axis, bool) or not isinstance(axis, int):
+        fix = "-1 joins channels, 0 samples."
+        raise refusal("axis", expected="the number of an axis", got=repr(axis), fix=fix)
     return without_parameters(
-        lambda shapes: _concatenated_shape(shapes, axis), lambda xs: jnp.concatenate(xs, axis), Concatenation(axis)
+        lambda shapes: _concatenated_shape(shapes, axis),
+        lambda xs: jnp.concatenate(xs, axis),
+        JoinedSamples() if axis == 0 else Concatenation(axis),
     )
 
 
@@ -371,8 +401,8 @@ def _concatenated_shape(shapes: Any, axis: int) -> tuple[int, ...]:
     """Return the shape of branches of a finite network after they are joined along an axis."""
     _check_several(tuple(shapes) if isinstance(shapes[0], tuple | list) else None, "FanInConcat")
     joined = list(shapes[0])
-    place = Concatenation(axis).spatial_axis(len(joined) - 2)
-    place = len(joined) - 1 if place is None else place + 1
+    spatial = None if axis == 0 else Concatenation(axis).spatial_axis(len(joined) - 2)
+    place = 0 if axis == 0 else len(joined) - 1 if spatial is None else spatial + 1
     _common_shape([(*shape[:place], *shape[place + 1 :]) for shape in shapes])
     joined[place] = sum(shape[place] for shape in shapes)
     return tuple(joined)
@@ -442,7 +472,7 @@ def _check_one(dependent: list[bool], what: str) -> None:
         )
 
 
-def _open_fan_outs(states: tuple[SampleState, ...]) -> int:
+def _open_fan_outs(states: Sequence[SampleState | Signal]) -> int:
     """Return how many fan-outs are still open once these branches are one."""
     return max(0, max(s.fan_outs for s in states) - 1)
 

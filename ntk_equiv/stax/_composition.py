@@ -50,6 +50,11 @@ class Composition(Rule):
     rules: tuple[Rule, ...]
 
     @property
+    def mixes_samples(self) -> bool:
+        """Whether one of the layers does."""
+        return any(layer.mixes_samples for layer in self.rules)
+
+    @property
     def certificate(self) -> Certificate:
         """What all layers share."""
         return reduce(and_, (layer.certificate for layer in self.rules), EVERYTHING)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from ntk_equiv._check import describe, floating, real_array, refusal
 from ntk_equiv._typing import Array, Inputs
@@ -190,3 +191,30 @@ def split_pattern(pattern: Any) -> tuple[Any, Any]:
         fix = "Pass `(pattern1, pattern2)`, the second `None` where `x2` is; or a `Graph` as `x1`."
         raise refusal("pattern", expected="the adjacencies of `x1` and `x2`", got=type(pattern).__name__, fix=fix)
     return pattern[0], pattern[1]
+
+
+def mask_both(x1: Inputs, x2: Inputs) -> tuple[Inputs, Inputs]:
+    """Return both batches; if entries of one are masked, the other has a mask too, of nothing."""
+    if (mask_of(x1) is None) == (mask_of(x2) is None):
+        return x1, x2
+
+    def with_any_mask(x: Inputs) -> Inputs:
+        if mask_of(x) is not None:
+            return x
+        nodes = nodes_of(x)
+        masked = MaskedArray(nodes, jnp.zeros((*nodes.shape[:-1], 1), bool))
+        return Graph(masked, x.adjacency) if isinstance(x, Graph) else masked
+
+    return with_any_mask(x1), with_any_mask(x2)
+
+
+def covariance_of_inputs(x1: Array, x2: Array, *, paired: bool, full: bool) -> Array:
+    """Return the mean over features of products of inputs, for equal positions or for all pairs of them."""
+    axes = range(x1.ndim - 2)
+    left = [chr(ord("d") + 2 * i) for i in axes]
+    right = [chr(ord("d") + 2 * i + 1) for i in axes] if full else left
+    out = [c for pair in zip(left, right, strict=True) for c in pair] if full else left
+    a, b = "a", "a" if paired else "b"
+    batch = "a" if paired else "ab"
+    subscripts = f"{a}{''.join(left)}c,{b}{''.join(right)}c->{batch}{''.join(out)}"
+    return jnp.einsum(subscripts, x1, x2, precision=lax.Precision.HIGHEST) / x1.shape[-1]

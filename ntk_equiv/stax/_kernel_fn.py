@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from ntk_equiv._check import canonical_get, positive_integer, real_array, refusal, same_shape
 from ntk_equiv._pytrees import dataclass_pytree
@@ -28,14 +27,28 @@ from ntk_equiv.stax._inputs import (
     check_mask_constant,
     check_same_features,
     check_same_shape,
+    covariance_of_inputs,
+    mask_both,
     mask_of,
     nodes_of,
     split_pattern,
     with_mask,
     with_pattern,
 )
+from ntk_equiv.stax._orders import ANY, Orders, to_native
 from ntk_equiv.stax._precision import SNAP, materialize, power_of_two, safe_sqrt, snap
 from ntk_equiv.stax._rule import Certificate, Rule
+from ntk_equiv.stax._signal import (
+    ALL_POSITIONS,
+    EQUAL_POSITIONS,
+    Signal,
+    is_several,
+    map_signals,
+    mixes_samples,
+    needs_full_batch,
+    signal_of,
+    through,
+)
 from ntk_equiv.stax._state import Branches, Constant, Moments, PairState, Requirements, SampleState
 
 # What is wanted of the output of a network.
@@ -56,6 +69,7 @@ class KernelFn(OldKernelNames):
         rule: how kernels pass through the network.
         features: the number of features of the inputs; only `radial` has to be told, by `of_features`.
         mask_constant: what stands for masked entries of all inputs, as `with_mask_constant` says.
+        order: where inputs have their axes of samples and channels, as `in_order` says.
 
     Example:
         >>> from ntk_equiv import stax
@@ -71,6 +85,7 @@ class KernelFn(OldKernelNames):
     rule: Rule
     features: int | None = field(default=None, metadata={"static": True})
     mask_constant: float | None = field(default=None, metadata={"static": True})
+    order: Orders = field(default=ANY, metadata={"static": True})
     is_cheap_per_sample: ClassVar[bool] = True
 
     def __call__(
@@ -94,14 +109,80 @@ class KernelFn(OldKernelNames):
         Returns:
             One array if `get` is one name; a named tuple of arrays otherwise.
         """
-        left_pattern, right_pattern = split_pattern(pattern)
         constant = self.mask_constant if mask_constant is None else mask_constant
+        if self.rule.mixes_samples:
+            names = canonical_get(get)
+            with_ntk = names != "nngp" and "ntk" in names
+            return select(self.signal(x1, x2, pattern=pattern, mask_constant=constant, with_ntk=with_ntk), names)
+        left_pattern, right_pattern = split_pattern(pattern)
+        x1, x2 = to_native(x1, self.order), None if x2 is None else to_native(x2, self.order)
         x1 = with_mask(check_inputs(with_pattern(x1, left_pattern), "x1"), constant)
         if x2 is not None:
             x2 = with_mask(check_inputs(with_pattern(x2, right_pattern), "x2"), constant)
             check_same_features(x1, x2)
             x1, x2 = mask_both(x1, x2)
         return _evaluate(self.rule, x1, x2, canonical_get(get))
+
+    def signal(
+        self,
+        x1: Any,
+        x2: Any = None,
+        *,
+        pattern: Any = None,
+        mask_constant: Any = None,
+        diagonal_batch: bool | None = None,
+        diagonal_spatial: bool = False,
+        with_ntk: bool = True,
+        **settings: Any,
+    ) -> Any:
+        """Return the kernels with all that is known behind this network: a `Signal`, which another network continues.
+
+        Args:
+            x1: samples, or a `Signal` behind another network; lists of these if the network has several inputs.
+            x2: other samples; `None` stands for `x1`.
+            pattern: as in a call.
+            mask_constant: as in a call.
+            diagonal_batch: False for the covariance of all pairs of samples of one batch, in `cov1` and `cov2`; by
+                default only layers that mix samples are given it.
+            diagonal_spatial: True to keep equal positions only; a network that compares positions refuses that.
+            with_ntk: False to leave Θ out.
+            settings: for layers that are functions of a `Signal`, which are given all settings of the call.
+
+        Returns:
+            A `Signal`, or a list of them if the network has several outputs.
+
+        Example:
+            >>> from ntk_equiv import stax
+            >>> layer = stax.serial(stax.Dense(64, W_std=2**0.5), stax.Relu()).kernel_fn
+            >>> signal = layer.signal(jnp.array([[1.0, 0.0], [0.0, 1.0]]))
+            >>> for depth in range(3):  # the correlation of two orthogonal samples, layer by layer
+            ...     print(round(float(signal.nngp[0, 1] / signal.cov1[0]), 3))
+            ...     signal = layer.signal(signal)
+            0.318
+            0.494
+            0.605
+        """
+        full_batch = diagonal_batch is False or needs_full_batch(self.rule)
+        if diagonal_batch and full_batch:
+            fix = "Leave it out, or set it to False."
+            raise refusal("diagonal_batch", expected="False for a layer that mixes samples", got="True", fix=fix)
+        constant = self.mask_constant if mask_constant is None else mask_constant
+        known = {"pattern": pattern, "mask_constant": constant}
+        continued = isinstance(jax.tree.leaves(x1, is_leaf=_is_signal)[0], Signal)
+        start = x1
+        if not continued:
+            others = None if x2 is None else to_native(x2, self.order)
+            start = signal_of(to_native(x1, self.order), others, **known, pairs=full_batch)
+        elif pattern is not None:
+            start = map_signals(lambda s: s.replace(adjacency1=pattern[0], adjacency2=pattern[-1]), x1)
+        start = start if with_ntk else map_signals(lambda signal: signal.replace(ntk=None), start)
+        wanted = EQUAL_POSITIONS if diagonal_spatial else ALL_POSITIONS
+        after = through(self.rule, start, wanted, **known, **settings)
+        if continued or diagonal_spatial or self.rule.mixes_samples or is_several(x1) or not isinstance(after, Signal):
+            return after
+        # A call knows inputs better than their covariances do.
+        exact = KernelFn.__call__(self, x1, x2, ("nngp", "ntk") if with_ntk else ("nngp",), **known)
+        return after.replace(**exact._asdict())
 
     @property
     def certificate(self) -> Certificate:
@@ -110,6 +191,11 @@ class KernelFn(OldKernelNames):
 
     def check_samples(self, x: Inputs, argument: str = "x") -> Inputs:
         """Return `x` as this network takes it; each graph is given its own copy of an adjacency that all share."""
+        if self.rule.mixes_samples:
+            raise mixes_samples()
+        if self.order[0] not in (0, None):
+            fix = "Move the axis of samples to the front; channels may be anywhere."
+            raise refusal("kernel_fn", expected="one with `batch_axis` 0", got=f"one with {self.order[0]}", fix=fix)
         return check_inputs(x, argument)
 
     def restrict(self, get: str | tuple[str, ...]) -> "KernelFn":
@@ -121,7 +207,7 @@ class KernelFn(OldKernelNames):
 
         `x` is what `check_samples` returned.
         """
-        return _per_sample(self.rule, with_mask(x, self.mask_constant))
+        return _per_sample(self.rule, with_mask(to_native(x, self.order), self.mask_constant))
 
     def per_pair(self, left: Any, right: Any, get: Get = None) -> Any:
         """Return the kernels of all pairs of samples, from what `per_sample` returned for each side."""
@@ -131,7 +217,7 @@ class KernelFn(OldKernelNames):
 
     def entries_per_pair(self, x: Inputs) -> int:
         """Return how many numbers one pair of samples occupies at the widest layer, for choosing a tile size."""
-        rule, x = _flatten_first(self.rule, x)
+        rule, x = _flatten_first(self.rule, to_native(x, self.order))
         positions = math.prod(nodes_of(x).shape[1:-1]) * rule.widening()
         return positions**2 if _input_requirements(rule).full_pairs else positions
 
@@ -187,19 +273,8 @@ class KernelFn(OldKernelNames):
         return replace(self, mask_constant=float(check_mask_constant(mask_constant)))
 
 
-def mask_both(x1: Inputs, x2: Inputs) -> tuple[Inputs, Inputs]:
-    """Return both batches; if entries of one are masked, the other has a mask too, of nothing."""
-    if (mask_of(x1) is None) == (mask_of(x2) is None):
-        return x1, x2
-
-    def with_any_mask(x: Inputs) -> Inputs:
-        if mask_of(x) is not None:
-            return x
-        nodes = nodes_of(x)
-        masked = MaskedArray(nodes, jnp.zeros((*nodes.shape[:-1], 1), bool))
-        return Graph(masked, x.adjacency) if isinstance(x, Graph) else masked
-
-    return with_any_mask(x1), with_any_mask(x2)
+def _is_signal(x: Any) -> bool:
+    return isinstance(x, Signal)
 
 
 def _check_both_masked(left: bool, right: bool) -> None:
@@ -308,18 +383,6 @@ def _kernels_of(state: PairState | Branches) -> Kernel:
     if ntk is None and state.with_ntk:  # A network without a single trainable layer.
         ntk = jnp.zeros_like(state.nngp)
     return Kernel(state.nngp, ntk)
-
-
-def covariance_of_inputs(x1: Array, x2: Array, *, paired: bool, full: bool) -> Array:
-    """Return the mean over features of products of inputs, for equal positions or for all pairs of them."""
-    axes = range(x1.ndim - 2)
-    left = [chr(ord("d") + 2 * i) for i in axes]
-    right = [chr(ord("d") + 2 * i + 1) for i in axes] if full else left
-    out = [c for pair in zip(left, right, strict=True) for c in pair] if full else left
-    a, b = "a", "a" if paired else "b"
-    batch = "a" if paired else "ab"
-    subscripts = f"{a}{''.join(left)}c,{b}{''.join(right)}c->{batch}{''.join(out)}"
-    return jnp.einsum(subscripts, x1, x2, precision=lax.Precision.HIGHEST) / x1.shape[-1]
 
 
 def _starts_from_cosines(required: Requirements, nodes: Array) -> bool:

@@ -5,6 +5,7 @@
 
 with q(s) = 𝒦(x, x)(s, s), averaged over the positions that are normalised together: with infinitely many channels the
 mean is zero and the variance is q. Each signal is multiplied by a number of its own, so cosines and their gaps stay.
+Over samples, q is averaged over them too.
 """
 
 import dataclasses
@@ -19,6 +20,7 @@ from ntk_equiv._typing import Array, Scalar
 from ntk_equiv.stax._network import Network, check_axes, network, with_channels_at
 from ntk_equiv.stax._precision import in_precision, inverse_root
 from ntk_equiv.stax._rule import EVERYTHING, NOTHING_BUT_SMOOTH, Certificate, Rule
+from ntk_equiv.stax._signal import BatchRule, Signal
 from ntk_equiv.stax._state import Memo, Moments, PairState, Requirements, SampleState, frozen_pytree, static
 
 
@@ -38,13 +40,7 @@ class Normalization(Rule):
         return dataclasses.replace(wanted, moments=max(wanted.moments, Moments.VARIANCE))
 
     def describe_output(self, state: SampleState) -> SampleState:
-        if not state.gaussian:
-            raise refusal(
-                "layers",
-                expected="such that every LayerNorm follows a layer with weights",
-                got="LayerNorm on an input that is not Gaussian at infinite width",
-                fix="Put it behind Dense, Conv or GlobalSelfAttention, before the activation.",
-            )
+        _check_gaussian(state.gaussian)
         return state
 
     def remember(self, state: SampleState) -> Memo:
@@ -65,6 +61,35 @@ class Normalization(Rule):
         return dataclasses.replace(state, nngp=state.nngp * factor, ntk=ntk)
 
 
+@frozen_pytree
+class NormalizationOverSamples(BatchRule):
+    """The same where samples are normalised together, alone or with positions."""
+
+    eps: Scalar
+    axis: tuple[int, ...] = static()
+
+    def change(self, signals: Signal, **settings: Any) -> Signal:
+        _check_gaussian(signals.is_gaussian)
+        together = _normalized_axes(self.axis, len(signals.shape1 or ()))[:-1]
+
+        def factors(state: SampleState) -> Array:
+            q = state.variance()
+            mean = _mean_of_unmasked(q, together, state.mask)
+            return jnp.broadcast_to(inverse_root(mean + jnp.asarray(self.eps, q.dtype)), q.shape)
+
+        left, right = map(factors, signals.side_states())
+
+        def scaled(k: Array | None, a: Array, b: Array, paired: bool = False) -> Array | None:
+            if k is None:
+                return None
+            state = dataclasses.replace(signals.pair_state(), paired=paired)
+            return k * state.on_left(a) * state.on_right(b)
+
+        pairs = {"nngp": scaled(signals.nngp, left, right), "ntk": scaled(signals.ntk, left, right)}
+        covs = [scaled(k, a, a, signals.diagonal_batch) for k, a in ((signals.cov1, left), (signals.cov2, right))]
+        return signals.replace(**pairs, cov1=covs[0], cov2=covs[1])
+
+
 def LayerNorm(
     axis: int | Sequence[int] = -1, eps: Scalar = 1e-12, batch_axis: int = 0, channel_axis: int = -1
 ) -> Network:
@@ -73,8 +98,8 @@ def LayerNorm(
     Its kernels need a Gaussian input, so it stands between a layer with weights and the activation.
 
     Args:
-        axis: axes of the input that are normalised together: the channels, and spatial axes if they are named too. The
-            axis of samples is refused, because kernels of a pair would depend on the other samples.
+        axis: axes of the input that are normalised together: the channels, and spatial axes if they are named too. With
+            that of samples, 0, it is a layer that mixes samples.
         eps: added to the variance.
         batch_axis: 0, the only choice.
         channel_axis: the last axis, -1 or its number.
@@ -101,7 +126,8 @@ def LayerNorm(
         variance = _mean_of_unmasked(jnp.square(centred), together, mask)
         return centred / jnp.sqrt(variance + in_precision(eps, x))
 
-    layer = network(lambda key, shape: (shape, ()), apply, Normalization(eps, axes))
+    rule = NormalizationOverSamples(eps, axes) if 0 in axes else Normalization(eps, axes)
+    layer = network(lambda key, shape: (shape, ()), apply, rule)
     return with_channels_at(channel_axis, layer)
 
 
@@ -124,11 +150,21 @@ def _check_axis(axis: Any) -> tuple[int, ...]:
 def _normalized_axes(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
     """Return `axes` of an input of that rank counted from the front, in order; the channels must be among them."""
     counted = sorted({axis + rank if axis < 0 else axis for axis in axes})
-    if not counted or counted[-1] != rank - 1 or counted[0] < 1:
+    if not counted or counted[-1] != rank - 1 or counted[0] < 0 or (counted[0] == 0 and 0 not in axes):
         raise refusal(
             "axis",
-            expected=f"the channels of an input with {rank} axes, {rank - 1} or -1, alone or with spatial axes",
+            expected=f"the channels of an input with {rank} axes, {rank - 1} or -1, alone or with other axes",
             got=axes,
-            fix="Normalise over channels, and never over the axis of the samples.",
+            fix="Normalise over channels; call the axis of samples 0.",
         )
     return tuple(counted)
+
+
+def _check_gaussian(gaussian: bool) -> None:
+    if not gaussian:
+        raise refusal(
+            "layers",
+            expected="such that every LayerNorm follows a layer with weights",
+            got="LayerNorm on an input that is not Gaussian at infinite width",
+            fix="Put it behind Dense, Conv or GlobalSelfAttention, before the activation.",
+        )

@@ -1,5 +1,6 @@
 """The triple that every layer and every network is, and what all layers do with it."""
 
+import dataclasses
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, NamedTuple, Protocol
@@ -13,7 +14,9 @@ from ntk_equiv._typing import Array, Inputs
 from ntk_equiv.stax._composition import Serial, Unchanged
 from ntk_equiv.stax._inputs import Graph, MaskedArray, with_mask, with_own_adjacency
 from ntk_equiv.stax._kernel_fn import KernelFn
+from ntk_equiv.stax._orders import ANY, NATIVE, Order, from_native, shape_from_native, shape_to_native, to_native
 from ntk_equiv.stax._rule import Rule
+from ntk_equiv.stax._signal import BatchRule
 from ntk_equiv.stax._state import Memo, Requirements, SampleState, frozen_pytree, static
 
 
@@ -96,7 +99,8 @@ def network(init: Callable, apply: Callable, rule: Rule) -> Network:
             x = floating(x, "x")
         settings = {"rng": rng, "pattern": pattern, "mode": mode}
         values, mask = _split_masks(x)
-        if mask is None or rule.makes_branches:  # What makes branches hands on what it is given.
+        hands_on = rule.makes_branches and not isinstance(rule, BatchRule)  # As what makes branches does.
+        if mask is None or hands_on:
             return apply(params, x, **settings)
         y, mask = apply(params, values, mask=mask, **settings), rule.mask_after(mask)[..., None]
         return MaskedArray(jnp.where(mask, 0, y), mask)
@@ -128,6 +132,45 @@ def unmask_fn(function: Callable) -> Callable:
         return values(function(*args, **kwargs))
 
     return unmasked
+
+
+def in_order(layer: Network, batch_axis: int = 0, channel_axis: int = -1) -> Network:
+    """Return a network, or a layer, for samples whose axes are in another order; so are those of its outputs.
+
+    Layers themselves want samples first and channels last. `gram` and ensembles want samples first, so for these only
+    the axis of channels may be another one. Kernels stay as they are.
+
+    Args:
+        layer: the network.
+        batch_axis: the axis that counts samples.
+        channel_axis: the axis that counts channels.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ntk_equiv import stax
+        >>> net = stax.serial(stax.Conv(4, (2, 2)), stax.Relu(), stax.GlobalAvgPool(), stax.Dense(1))
+        >>> channels_first = jnp.arange(24.0).reshape(2, 3, 2, 2)
+        >>> moved = stax.in_order(net, channel_axis=1).kernel_fn(channels_first, None, "ntk")
+        >>> print(bool((moved == net.kernel_fn(jnp.moveaxis(channels_first, 1, -1), None, "ntk")).all()))
+        True
+    """
+    rules_of((layer,))
+    order = Order(batch_axis, channel_axis)
+    init, apply = moved_between(layer, order, order)
+    return Network(init, apply, dataclasses.replace(layer.kernel_fn, order=order))
+
+
+def moved_between(layer: Network, into: Order, out: Order) -> tuple[Callable, Callable]:
+    """Return a finite network whose inputs, and outputs, have axes in these orders."""
+
+    def init(key: Array, input_shape: Any) -> tuple:
+        shape, params = layer.init_fn(key, shape_to_native(input_shape, into))
+        return shape_from_native(shape, out), params
+
+    def apply(params: Any, x: Any, *, mask_constant: Any = None, **kwargs: Any) -> Any:
+        return from_native(layer.apply_fn(params, to_native(with_mask(x, mask_constant), into), **kwargs), out)
+
+    return init, apply
 
 
 def _split_masks(x: Any) -> tuple[Any, Any]:
@@ -162,6 +205,9 @@ def rules_of(layers: tuple[Any, ...]) -> tuple[Rule, ...]:
                 got=f"{type(layer).__name__} at position {position}",
                 fix="Call the layer (`Relu()`, not `Relu`), and do not mix in layers of other libraries.",
             )
+        if layer[2].order not in (ANY, NATIVE):
+            fix = "Put `in_order` around the whole network."
+            raise refusal("layers", expected="with axes in one order", got=f"one at {position} with another", fix=fix)
         rules.append(layer[2].rule)
     return tuple(rules)
 

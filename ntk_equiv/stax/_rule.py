@@ -94,6 +94,11 @@ class Rule:
     makes_branches = False
 
     @property
+    def mixes_samples(self) -> bool:
+        """Whether outputs depend on the other samples of a batch, so that pairs cannot be treated one by one."""
+        return False
+
+    @property
     def certificate(self) -> Certificate:
         """What is known about the kernel as a function of its inputs."""
         return NOTHING_BUT_SMOOTH

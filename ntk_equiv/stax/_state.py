@@ -45,7 +45,8 @@ Memo = Any
 
 def static(**kwargs: Any) -> Any:
     """Return a dataclass field that belongs to the structure of a pytree, not to its differentiable leaves."""
-    return dataclasses.field(metadata={"static": True}, **kwargs)
+    # The second name is that of Flax, which some programs look for.
+    return dataclasses.field(metadata={"static": True, "pytree_node": False}, **kwargs)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static,))

@@ -21,7 +21,7 @@ BUILD = lambda matrices: ENS  # noqa: E731
 CLASSES = InfiniteEnsemble(KERNEL, (X, jnp.eye(2)))
 STACKED = jax.vmap(lambda key: INIT(key, (-1, 2))[1])(jax.random.split(KEY, 2))
 ONES, FEW = np.ones((2, 1, 2, 1)), np.ones((2, 1))
-LAZY = empirical.Laziness(np.ones(1), ONES, ONES, ONES[None], None, FEW, FEW, FEW, kinks=False)
+LAZY = empirical.Laziness(np.ones(1), ONES, ONES, ONES, ONES, None, FEW, FEW, FEW, kinks=False)
 CORRECTION = empirical.Correction(jnp.ones(2), jnp.ones(2), 0.0)
 
 CALLS = {
@@ -147,7 +147,7 @@ CALLS = {
     "nt.stax.GlobalAvgPool()[2](jnp.ones((2, 3, 1)), diagonal_spatial=True)": "diagonal_spatial",
     "nt.stax.serial(nt.stax.Relu)": "layers",
     "nt.stax.layer(3)": "layer_fn",
-    "nt.stax.LayerNorm((0, 1))[2](X)": "axis",
+    "nt.stax.LayerNorm((0, 1))[2](X)": "layers",
     "nt.predict.gp_inference(jnp.eye(2), jnp.ones((2, 1)))('nn', jnp.eye(2))": "get",
     "empirical.empirical_kernel_fn(APPLY, None)": "params",
     "empirical.empirical_kernel_fn(APPLY, PARAMS, method='fast')": "method",
@@ -185,7 +185,7 @@ CALLS = {
     "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, filters.ridge(1.0))": "filter",
     "empirical.laziness(NET, STACKED, (X, Y), X, 1, filters.gradient_descent(1e6))": "filter",
     "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, reduction='max')": "reduction",
-    "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, sweeps=3)": "sweeps",
+    "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, steps_per_octave=0)": "steps_per_octave",
     "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, portion=0)": "portion",
     "LAZY.average('kernel')": "name",
     "LAZY.correct(np.ones((1, 2, 1)))": "mean",

@@ -39,10 +39,18 @@ def test_invariance_and_accuracy_of_ensembles_and_members():
 
 
 def test_sets_made_for_an_ensemble_are_tried_on_its_members():
-    record = OrbitRecord(2, (1,), 4, first=True)
+    record = OrbitRecord(2, SETTINGS.sizes, 4, first=True)
     part = {f"ood-1.{name}": values for name, values in record.unpack(record(PREDICTIONS)[None]).items()}
     ensemble, _, members = histology.curves(SETTINGS, part, "ood-1", 1)
     assert (ensemble, members) == (pytest.approx([2.5]), pytest.approx(np.array([[2.5]])))
+
+
+def test_disjoint_ensembles_are_compared_on_the_same_images():
+    record = histology.SliceRecord(OrbitRecord(2, SETTINGS.sizes, 4, first=True))
+    part = record.unpack(np.asarray(record(PREDICTIONS))[None], members=2)
+    np.testing.assert_array_equal(part["disjoint-1.points"], [[[2, 3], [3, 3]]])
+    np.testing.assert_array_equal(part["disjoint-2.points"], [[[3, 3]]])
+    np.testing.assert_allclose(part["osp"], [[2.5, 3.0]])  # what a record without disjoint ensembles has
 
 
 def test_images_are_split_and_normalized():

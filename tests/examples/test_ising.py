@@ -37,7 +37,8 @@ def test_ensembles_share_no_member(data, monkeypatch):
     known = {f"{name}.energy": np.full(2, 7.0) for name in ising.SETS}
     results = SimpleNamespace(train=lambda *_, **__: members_off_by(), found={"theory-1": known})
     settings = ising.Settings((8,), (1.0,), 4, (2, 4), 1, 3, 2)
-    found = ising.train_members(settings, data, 8, 1.0, results)
+    (training,) = ising.trainings(settings)
+    found = ising.train_members(settings, data, training, results)
     spread = np.sqrt(1.25)
     np.testing.assert_allclose(found["test.std.1"], spread * np.abs(factors))
     np.testing.assert_allclose(found["test.std.2"], [0, 4 * spread], atol=1e-12)

@@ -116,6 +116,64 @@ def test_finite_networks_agree_with_neural_tangents(build, axes, key):
     assert_close(y, theirs(build(old)[1], params, x))
 
 
+SIDES = {"first": lambda factor: {"lhs": factor}, "second": lambda factor: {"rhs": factor}}
+ALONG_SAMPLES = {
+    "a factor for each sample": (((), ()), ((0,), (1,))),
+    "factors for samples and positions": (((), ()), ((0, 1), (1, 2))),
+    "summed over positions": (((1,), (2,)), ((0,), (1,))),
+    "summed over samples": (((0,), (1,)), ((), ())),
+    "summed over both": (((0, 1), (1, 2)), ((), ())),
+    "summed over samples for each position": (((0,), (1,)), ((1,), (2,))),
+}
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("numbers", ALONG_SAMPLES.values(), ids=ALONG_SAMPLES)
+def test_products_along_samples_agree_with_neural_tangents(numbers, side, key):
+    x, factor = inputs((0, 1, 2))[0], jnp.asarray(np.random.default_rng(2).normal(size=(2, 4, 4)))
+    numbers = numbers if side == "second" else tuple((theirs, ours) for ours, theirs in numbers)
+
+    def network(s):
+        return s.serial(s.Dense(4, 1.3, 0.1), s.Erf(), s.DotGeneral(**SIDES[side](factor), dimension_numbers=numbers))
+
+    init_fn, apply_fn, kernel_fn = network(stax)
+    for other in (None, x[::-1] + 0.3):
+        expected = theirs(network(old)[2], x, other)
+        for name in ("nngp", "ntk", "cov1"):
+            assert_close(getattr(kernel_fn(x, other), name), getattr(expected, name))
+            assert_close(kernel_fn(x, other, name), getattr(expected, name))
+    params = init_fn(key, x.shape)[1]
+    assert_close(apply_fn(params, x), theirs(network(old)[1], params, x))
+
+
+def test_weights_have_the_layout_that_dimension_numbers_say(key):
+    """Weights of one library are those of the other."""
+    x = inputs((0, 3, 1, 2))[0]
+    for build in (
+        lambda s, n: s.Conv(5, (3, 2), (1, 2), "SAME", b_std=0.3, dimension_numbers=n),
+        lambda s, n: s.ConvTranspose(5, (3, 2), (2, 1), "VALID", b_std=0.3, dimension_numbers=n),
+        lambda s, n: s.ConvLocal(5, (3, 2), (1, 1), "VALID", b_std=0.3, dimension_numbers=n),
+    ):
+        for layout in ("OIHW", "IHOW"):
+            init_fn, apply_fn, _ = build(stax, ("NCHW", layout, "NCHW"))
+            init_old, apply_old, _ = build(old, ("NCHW", layout, "NCHW"))
+            ours, given = init_fn(key, x.shape), init_old(key, x.shape)
+            assert (ours[0], ours[1][0].shape) == (given[0], given[1][0].shape)
+            assert_close(apply_fn(given[1], x), theirs(apply_old, given[1], x))
+
+
+def test_channels_first_in_the_native_parts():
+    """`gram` evaluates samples and pairs by themselves, and has to know where channels are."""
+
+    def network(s):
+        return s.serial(s.Dense(4, 1.3, 0.1, **CHANNELS_FIRST), s.Erf(), s.GlobalAvgPool(**CHANNELS_FIRST))[2]
+
+    x = inputs((0, 2, 1))[0]
+    assert_close(gram(network(stax), x, None, "ntk"), theirs(network(old), x).ntk)
+    with pytest.raises(ValueError, match="`kernel_fn` must be one with `batch_axis` 0, got one with 2"):
+        gram(stax.Dense(4, **SAMPLES_LAST)[2], x)
+
+
 def test_convolutions_in_another_order_are_the_same_network(key):
     x = inputs((0, 1, 2, 3))[0]
     usual, turned = (
@@ -188,7 +246,7 @@ def test_a_layer_of_ones_own(key):
             assert_close(known[2](x1, other, name), getattr(expected, name))
     params = ours[0](key, x1.shape)[1]
     assert_close(ours[1](params, x1), known[1](params, x1))
-    with pytest.raises(ValueError, match="layers of your own"):
+    with pytest.raises(ValueError, match="layers of your own, need that"):
         gram(ours[2], x1)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jaxtyping
 import pytest
 
-from ntk_equiv import interop, stax
+from ntk_equiv import gram, interop, stax
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +54,8 @@ def shape_of(*layers):
 
 
 BRANCHES = stax.parallel(stax.Dense(3), stax.Dense(5))
+COPIES = stax.serial(stax.FanOut(2), stax.parallel(stax.Identity(), stax.Identity()))
+SUM = (((0,), (0,)), ((), ()))  # over samples
 WRONG_VALUES = {
     "branches that nobody made": (
         lambda: stax.serial(stax.Dense(3), BRANCHES, stax.FanInSum())[2](X),
@@ -107,11 +109,18 @@ WRONG_VALUES = {
         lambda: stax.LiftingConv(2, (3, 3), group="C4")[2](jnp.ones((2, 5, 5, 1)), mask_constant=0.0),
         r"`x` must be without a mask before GroupConvolution, got a MaskedArray",
     ),
-    "product that moves samples": (
-        lambda: stax.DotGeneral(lhs=jnp.ones((2, 5)), dimension_numbers=(((1,), (1,)), ((), ()))),
-        r"`dimension_numbers` must be contractions of spatial axes",
+    "product along channels": (
+        lambda: stax.DotGeneral(lhs=jnp.ones((2, 5)), dimension_numbers=(((1,), (-1,)), ((), ()))),
+        r"`dimension_numbers` must be axes of samples, 0 or more",
     ),
-    "some channels": (lambda: stax.Index(stax.Slice[..., 0]), r"`idx` must be `...` at the end"),
+    "product with a factor of another length": (
+        lambda: stax.DotGeneral(lhs=jnp.ones((2, 9)), dimension_numbers=(((1,), (1,)), ((), ())))[2](IMAGES),
+        r"`dimension_numbers` must be pairs of axes of equal length",
+    ),
+    "layers behind a sum over samples": (
+        lambda: stax.serial(stax.DotGeneral(lhs=jnp.ones(2), dimension_numbers=SUM), stax.Dense(1))[2](X[:2]),
+        r"`layers` must be none behind one that sums over samples, got Serial",
+    ),
     "a keyword of other libraries": (
         lambda: stax.Dense(4)[1]((jnp.ones((3, 4)), None), X, diagonal_batch=0.0),
         r"`diagonal_batch` must be left out: .* got 0.0",
@@ -161,9 +170,17 @@ WRONG_VALUES = {
         lambda: stax.serial(stax.Conv(4, (2, 2)), stax.LayerNorm((1, 2)))[2](IMAGES),
         r"`axis` must be the channels of an input with 4 axes.* got \(1, 2\)",
     ),
-    "normalisation over samples": (
-        lambda: stax.LayerNorm((0, -1)).apply_fn((), X),
-        r"`axis` must be the channels.*never over the axis of the samples",
+    "normalisation over samples, counted from behind": (
+        lambda: stax.LayerNorm((-2, -1)).apply_fn((), X),
+        r"`axis` must be the channels.*call the axis of samples 0",
+    ),
+    "a Gram matrix of layers that mix samples": (
+        lambda: gram(stax.serial(stax.Dense(4), stax.LayerNorm((0, -1)))[2], X),
+        r"`kernel_fn` must be of layers that treat samples one by one",
+    ),
+    "normalisation of activations over samples": (
+        lambda: stax.serial(stax.Dense(4), stax.Relu(), stax.LayerNorm((0, -1)))[2](X),
+        r"every LayerNorm follows a layer with weights",
     ),
     "normalisation over axes that are not there": (
         lambda: stax.serial(stax.Dense(4), stax.LayerNorm((1, 2)))[2](X),
@@ -299,7 +316,14 @@ WRONG_VALUES = {
         lambda: beside(stax.FanInConcat(1), stax.Relu(), stax.Relu(), x=IMAGES),
         r"all end with weights where positions are joined",
     ),
-    "samples joined": (lambda: stax.FanInConcat(0), r"`axis` must be the number of an axis .* got 0"),
+    "samples joined of activations": (
+        lambda: beside(stax.FanInConcat(0), stax.Relu(), stax.Relu()),
+        r"at most one ends without weights, got 2",
+    ),
+    "samples joined of copies": (
+        lambda: stax.serial(stax.Dense(1), COPIES, stax.FanInConcat(0))[2](X),
+        r"at most one ends without weights, got 2",
+    ),
     "samples joined from behind": (
         lambda: beside(stax.FanInConcat(-2), stax.Dense(1), stax.Dense(1)),
         r"`axis` must be that of channels or positions, 1 to 1 or -1 to -1, got -2",
