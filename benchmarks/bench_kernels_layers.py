@@ -35,6 +35,11 @@ def halving(s):
     return s.Conv(1, (2, 2), (2, 2), "VALID", 1.4, 0.1)
 
 
+def transposed(s):
+    """A transposed convolution, which makes images as large as before, and an activation."""
+    return s.serial(s.ConvTranspose(1, (2, 2), (2, 2), "VALID", 1.4, 0.1), s.Relu())
+
+
 def summed(s):
     """A product of 32 tokens with a constant vector, which makes one of them."""
     constant = jnp.asarray(np.random.default_rng(1).normal(size=32) / 6)
@@ -58,7 +63,7 @@ def local(s):
 
 
 CASES = [
-    ("ConvTranspose, 24 images 8×8", around(lambda s: s.ConvTranspose(1, (2, 2), (2, 2)), first=halving), IMAGES),
+    ("ConvTranspose, 80 images 16×16", around(transposed, first=halving), LARGER_IMAGES),
     ("ConvLocal twice, 80 images 16×16", around(local, lambda s: s.Relu(), first=local), LARGER_IMAGES),
     ("ImageResize to 4×4, 24 images 8×8", around(lambda s: s.ImageResize((-1, 4, 4, -1), "linear")), IMAGES),
     ("DotGeneral, 60 × 32 tokens", around(summed), SENTENCES),

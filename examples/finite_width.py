@@ -4,13 +4,16 @@ Theory describes infinitely wide networks. At finite width the mean of an ensemb
 trained. For each problem, width and time this experiment compares
 
     measured     the mean of trained members minus that of the exact trajectories of their own initial functions
-    predicted    the same before training: a few members move along their linearised trajectories, and the drift of the
-                 kernel there is carried to the end (`empirical.laziness`), by one sweep and by two
+    predicted    the same before training, from some of the members, which take a few long steps along their own paths
+                 (`empirical.laziness`)
 
 and the time until which theory holds, when the shift reaches two standard errors of the mean of the ensemble,
 s/sqrt(M) with the standard deviation s of a member. Problems: random labels on 24 augmented samples in 4 dimensions,
 the Ising model, and trousers against all other clothes on a slice of FashionMNIST; networks with one hidden layer, with
 three, and a small CNN. Rates are a quarter of those at which training would diverge at infinite width.
+
+The preset `ising` asks the same at the paper's own training time, 128 configurations and 100,000 steps at rate 0.5,
+here 1,000 steps at rate 50: how far is the orbit deviation of members from that at infinite width, and is it predicted?
 """
 
 import dataclasses
@@ -25,32 +28,51 @@ from _experiment import Experiment, double_precision
 from ntk_equiv import (
     InfiniteEnsemble,
     augment,
+    bounds,
     datasets,
     empirical,
+    ensembles,
     filters,
     gram,
     groups,
+    metrics,
     plotting,
     reps,
     stax,
 )
 
 STANDARD_ERRORS = 2
+COARSE = 4  # steps while the time doubles
 TROUSERS = 1
 SIDE = 14
+POSITIONS = 25
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One data set and one architecture: which widths, how many members are trained, and how many are followed."""
+    """One data set and one architecture.
+
+    Attributes:
+        title: a name for people.
+        data: which data set.
+        network: which architecture.
+        widths: all widths.
+        members: how many members are trained, of each width.
+        followed: how many of them are followed before training, of each width.
+        steps: the times.
+        rate: the rate; a quarter of the largest if it is 0.
+        coarse: whether members are followed in single precision and in fewer steps, for large problems.
+    """
 
     title: str
     data: str
     network: str
     widths: tuple[int, ...]
-    members: int = 256
-    followed: int = 64
-    steps: tuple[int, ...] = (25, 50, 100, 200, 400)
+    members: tuple[int, ...]
+    followed: tuple[int, ...]
+    steps: tuple[int, ...]
+    rate: float = 0.0
+    coarse: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,23 +97,42 @@ LONG = (25, 50, 100, 200, 400, 800, 1600)
 PRESETS = {
     "quick": Settings(
         (
-            Problem("vectors, one hidden layer", "vectors", "relu", QUICK, 64, 16, (25, 100, 400)),
-            Problem("vectors, one hidden layer, erf", "vectors", "erf", QUICK, 64, 16, (25, 100, 400)),
+            Problem("vectors, ReLU", "vectors", "relu", QUICK, (64,) * 3, (64,) * 3, LONG[:5]),
+            Problem("vectors, erf", "vectors", "erf", QUICK, (64,) * 3, (64,) * 3, LONG[:5]),
         )
     ),
     "laptop": Settings(
         (
-            Problem("vectors, one hidden layer", "vectors", "relu", (64, 256, 1024, 4096, 8192), 256, 24, LONG),
-            Problem("vectors, one hidden layer, erf", "vectors", "erf", QUICK, 64, 12),
-            Problem("vectors, three hidden layers", "vectors", "deep", QUICK, 64, 8),
-            Problem("Ising, one hidden layer", "ising", "relu", QUICK, 64, 4),
-            Problem("FashionMNIST, one hidden layer", "fashion", "relu", QUICK, 64, 8),
-            Problem("FashionMNIST, CNN", "fashion", "cnn", (8, 32), 32, 4),
+            Problem(
+                "vectors, ReLU", "vectors", "relu", (*QUICK, 4096, 8192), (256,) * 5, (256, 256, 256, 128, 64), LONG
+            ),
+            Problem("vectors, erf", "vectors", "erf", QUICK, (256,) * 3, (256,) * 3, LONG),
+            Problem(
+                "vectors, 3 hidden layers", "vectors", "deep", (64, 256, 512), (256, 256, 64), (128, 64, 16), LONG[:6]
+            ),
+            Problem("Ising", "ising", "relu", QUICK, (128,) * 3, (32,) * 3, LONG),
+            Problem("FashionMNIST", "fashion", "relu", QUICK, (128, 128, 64), (64, 64, 32), LONG[:6]),
+            Problem("FashionMNIST, CNN", "fashion", "cnn", (4, 8, 16), (64,) * 3, (16,) * 3, LONG[:5]),
         )
     ),
-    "test": Settings(
-        (Problem("vectors, one hidden layer", "vectors", "relu", (8,), 8, 4, (4, 16)),), vectors=2, test=2
+    "ising": Settings(
+        (
+            Problem(
+                "Ising at the paper's time",
+                "ising",
+                "bare",
+                (128, 512, 1024, 2048),
+                (128, 64, 32, 16),
+                (8, 4, 2, 2),
+                (10, 30, 100, 300, 1000),
+                rate=50.0,
+                coarse=True,
+            ),
+        ),
+        spins=128,
+        test=16,
     ),
+    "test": Settings((Problem("vectors, ReLU", "vectors", "relu", (8,), (8,), (4,), (4, 16)),), vectors=2, test=2),
 }
 
 
@@ -115,7 +156,8 @@ def vectors(settings, data_dir, rng):
 def spins(settings, data_dir, rng):
     """Spins on a 5 x 5 lattice and their 25 local energies."""
     data = datasets.ising(jax.random.key(settings.seed), train=settings.spins, test=settings.test, ood=1)
-    return tuple(data.train), data.test.x
+    # Whole orbits, one turn after the other, so that orbit deviations can be measured.
+    return tuple(data.train), data.test.rep_x.orbit(data.test.x).reshape(-1, POSITIONS)
 
 
 def clothes(settings, data_dir, rng):
@@ -136,83 +178,145 @@ def build(name, width, outputs):
     if name == "cnn":
         conv = [layer for _ in range(2) for layer in (stax.Conv(width, (3, 3), padding="SAME", **scale), stax.Relu())]
         return stax.serial(*conv, stax.Flatten(), stax.Dense(outputs))
+    if name == "bare":  # the paper's: without biases
+        return stax.serial(stax.Dense(width, 2**0.5), stax.Relu(), stax.Dense(outputs))
     activation, depth = stax.Erf() if name == "erf" else stax.Relu(), 3 if name == "deep" else 1
     hidden = [layer for _ in range(depth) for layer in (stax.Dense(width, **scale), activation)]
     return stax.serial(stax.Flatten(), *hidden, stax.Dense(outputs))
 
 
 def compute(settings, data, results):
-    """Predict and measure. Each width of each problem is a part, and the narrow ones come first."""
-    parts = [(width, number) for number, problem in enumerate(settings.problems) for width in problem.widths]
-    for width, number in sorted(parts):
-        problem = settings.problems[number]
-        results.part(f"{number}-{width}", one_width, settings, problem, data[problem.data], width, results, number)
+    """Predict and measure. Each width of each problem is two parts, and the narrow ones come first."""
+    parts = [
+        (width, number, place)
+        for number, problem in enumerate(settings.problems)
+        for place, width in enumerate(problem.widths)
+    ]
+    for width, number, place in sorted(parts):
+        problem, name = settings.problems[number], f"{number}-{width}"
+        task = Task(problem, place, *data[problem.data], jax.random.fold_in(jax.random.key(settings.seed), width))
+        results.part(f"trained-{name}", train_and_measure, task, f"trained-{name}", results)
+        results.part(f"predicted-{name}", predict, task)
 
 
-def one_width(settings, problem, data, width, results, number):
-    """Train members of one width and measure the shift, and predict it from some of them before training."""
-    train, test = data
-    network = build(problem.network, width, train.y.shape[-1])
-    filter, ens = theory(network, train)
-    run = results.train(
-        f"{number}-{width}",
-        network,
-        train,
-        members=problem.members,
-        steps=problem.steps[-1],
-        optimizer=optax.sgd(float(filter.learning_rate)),
-        key=jax.random.fold_in(jax.random.key(settings.seed), width),
-        record={"test": test},
-        record_at=problem.steps,
-    )
-    # Members are drawn again before the precision changes, because other numbers would be drawn then.
-    start = run.initial().params
-    with double_precision():
-        start = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), start)
-        found = measure(problem, network, run, start, ens, test)
-        return {"rate": float(filter.learning_rate), **found, **predict(problem, network, start, ens, test)}
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One width of a problem."""
 
+    problem: Problem
+    place: int
+    train: object
+    test: jax.Array
+    key: jax.Array
 
-def theory(network, train):
-    """Return gradient descent at a quarter of the largest rate, and the infinite ensemble."""
-    with double_precision():
+    @property
+    def network(self):
+        """The network of this width."""
+        return build(self.problem.network, self.problem.widths[self.place], self.train.y.shape[-1])
+
+    @property
+    def steps(self):
+        """The times."""
+        return np.array(self.problem.steps)
+
+    def initial(self, members):
+        """Return the parameters of the first members before training, in float64."""
+        # They are drawn before the precision changes, because other numbers would be drawn then.
+        run = ensembles.untrained(self.network, self.train.x, members=members, key=self.key)
+        return jax.tree.map(lambda leaf: np.asarray(leaf, float), run.params)
+
+    def theory(self):
+        """Return gradient descent, and the infinite ensemble, in float64."""
+        train, network = self.train, self.network
         exact = augment(np.asarray(train.base_x, float), np.asarray(train.base_y, float), train.rep_x, train.rep_y)
-        theta = gram(network.kernel_fn, exact.x, None, "ntk")
-        filter = filters.gradient_descent(float(filters.max_learning_rate(theta, size=exact.y.size)) / 4)
+        rate = self.problem.rate
+        if not rate:
+            theta = gram(network.kernel_fn, exact.x, None, "ntk")
+            rate = float(filters.max_learning_rate(theta, size=exact.y.size)) / 4
+        filter = filters.gradient_descent(rate)
         return filter, InfiniteEnsemble(network.kernel_fn, exact, filter, reduction="mean")
 
 
-def measure(problem, network, run, start, ens, test):
+def train_and_measure(task, name, results):
     """Return the mean over members of the difference from the exact trajectory of their own initial function."""
-    steps = np.array(problem.steps)
-    initial = jax.jit(lambda x: jax.lax.map(lambda params: network.apply_fn(params, x), start))
-    exact = ens.mean(test.astype(float), steps, f0=initial)
-    recorded = run.predictions_recorded_for(test)
-    trained = np.stack([recorded[step] for step in problem.steps])[:, run.finished].astype(float)
-    shifts, count = trained - np.asarray(exact)[:, run.finished], len(run.finished)
+    with double_precision():
+        filter, ens = task.theory()
+    count = task.problem.members[task.place]
+    run = results.train(
+        name,
+        task.network,
+        task.train,
+        members=count,
+        steps=task.problem.steps[-1],
+        optimizer=optax.sgd(float(filter.learning_rate)),
+        key=task.key,
+        record={"test": task.test},
+        record_at=task.problem.steps,
+    )
+    start = task.initial(count)
+    recorded = run.predictions_recorded_for(task.test)
+    trained = np.stack([recorded[step] for step in task.problem.steps])[:, run.finished].astype(float)
+    with double_precision():
+        exact = trajectories(task, ens, start)[:, run.finished]
+        mean = ens.mean(task.test.astype(float), task.steps)
+        found = {"rate": float(filter.learning_rate), "mean": mean, **orbits_of(task, ens, trained)}
+    shifts, count = trained - exact, len(run.finished)
     return {
+        **found,
         "members": count,
         "shift": shifts.mean(1),
         "error": shifts.std(1, ddof=1) / math.sqrt(count),
-        "mean": ens.mean(test.astype(float), steps),
+        "shifts": shifts.astype(np.float32),
         # s/√M, as root mean square over test samples
         "chance": np.sqrt(trained.var(1, ddof=1).mean((1, 2)) / count),
     }
 
 
-def predict(problem, network, start, ens, test):
-    """Return what a few of the members predict before training."""
-    members = jax.tree.map(lambda leaf: leaf[: problem.followed], start)
-    x, settings = test.astype(float), {"reduction": "mean", "theory": ens, "sweeps": 2}
-    lazy = empirical.laziness(network, members, ens.train, x, problem.steps, ens.filter, **settings)
-    found = {}
-    for sweeps in (1, 2):
-        part = dataclasses.replace(lazy, sweeps=lazy.sweeps[:sweeps])
-        found[f"shift.{sweeps}"], found[f"error.{sweeps}"] = part.shift
-        found[f"until.{sweeps}"] = part.holds_until(problem.members, standard_errors=STANDARD_ERRORS)[:3]
-    for name in ("bend", "kernel_change", "lazy_ratio", "move"):
+def orbits_of(task, ens, trained):
+    """Return the orbit deviation of the energy of each member [steps, members], and what theory expects of one."""
+    if task.problem.data != "ising":
+        return {}
+    readout = -np.ones(POSITIONS) / POSITIONS
+    one_turn = task.test[: len(task.test) // 4].astype(float)
+    laws = [bounds.orbit_deviation(ens, one_turn, int(t), readout=readout) for t in task.steps]
+    return {"orbit": orbit_deviations(trained), "orbit.theory": [law.expected(1).mean() for law in laws]}
+
+
+def orbit_deviations(predictions):
+    """Return the standard deviation of the energy over the turns, for predictions [steps, members, …] of members."""
+    turned = predictions.reshape(*predictions.shape[:2], 4, -1, POSITIONS)
+    return np.stack([metrics.orbit_std(datasets.total_energy(one)[..., None]).members for one in turned])
+
+
+def predict(task):
+    """Return what some of the members predict before training."""
+    problem, count = task.problem, task.problem.followed[task.place]
+    start = task.initial(count)
+    with double_precision():
+        filter, ens = task.theory()
+        dtype = np.float32 if problem.coarse else np.float64
+        members, x, data = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), (start, task.test, (ens.x, ens.y)))
+        steps = {"steps_per_octave": COARSE} if problem.coarse else {}
+        lazy = empirical.laziness(task.network, members, data, x, problem.steps, filter, reduction="mean", **steps)
+        exact = np.moveaxis(trajectories(task, ens, start), 0, 1)
+        lazy = dataclasses.replace(lazy, theory=exact)
+    shift, error = lazy.shift
+    until = lazy.holds_until(problem.members[task.place], standard_errors=STANDARD_ERRORS)
+    found = {"shift": shift, "error": error, "until": until[:3], "step_error": lazy.step_errors}
+    found["shifts"] = np.moveaxis(lazy.predicted - exact, 0, 1).astype(np.float32)
+    for name in ("kernel_change", "lazy_ratio", "move"):
         found[name], found[f"{name}.error"] = lazy.average(name)
+    if problem.data == "ising":
+        names = {"orbit": lazy.predicted, "orbit.linear": lazy.linear, "orbit.exact": exact}
+        found |= {name: orbit_deviations(np.moveaxis(values, 0, 1)) for name, values in names.items()}
     return found
+
+
+def trajectories(task, ens, start):
+    """Return the exact trajectories of the initial functions of members, [steps, members, ...]."""
+    apply = task.network.apply_fn
+    initial = jax.jit(lambda x: jax.lax.map(lambda params: apply(params, x), start))
+    return np.asarray(ens.mean(task.test.astype(float), task.steps, f0=initial))
 
 
 def size(shift, error):
@@ -221,57 +325,88 @@ def size(shift, error):
     return np.sqrt(np.maximum(np.mean(shift**2 - error**2, axis=axes), 0))
 
 
-def measured_until(steps, found):
+def error_of_size(error):
+    """Return the standard error of a size, as if those of all samples were one and the same."""
+    return np.sqrt(np.mean(error**2, axis=tuple(range(1, error.ndim))))
+
+
+def measured_until(steps, trained):
     """Return when the measured shift reaches two standard errors, on straight lines in log t as in the prediction."""
-    return empirical.first_crossing(
-        np.array(steps, float), size(found["shift"], found["error"]) / (STANDARD_ERRORS * found["chance"])
-    )
+    shift, allowed = size(trained["shift"], trained["error"]), STANDARD_ERRORS * trained["chance"]
+    error = 2 * error_of_size(trained["error"])
+    curves = (shift, shift + error, np.maximum(shift - error, 0))
+    return [empirical.first_crossing(np.array(steps, float), curve / allowed) for curve in curves]
 
 
-def residual(found, sweeps):
-    """Return the size of what is left of the measured shift when the predicted one is taken away."""
-    left = found["shift"] - found[f"shift.{sweeps}"]
-    return size(left, np.hypot(found["error"], found[f"error.{sweeps}"]))
+def left(trained, predicted):
+    """Return the mean over the members that were followed of what they are off by, as root mean square over samples."""
+    apart = trained["shifts"][:, : predicted["shifts"].shape[1]] - predicted["shifts"]
+    return np.sqrt(np.mean(apart.mean(1) ** 2, axis=tuple(range(1, apart.ndim - 1))))
 
 
 def finished(problem, number, found):
     """Return the results of a problem by width, as far as there are any: tables may be redrawn on the way."""
-    return {width: found[f"{number}-{width}"] for width in problem.widths if f"{number}-{width}" in found}
+    names = {width: (f"trained-{number}-{width}", f"predicted-{number}-{width}") for width in problem.widths}
+    return {width: (found[a], found[b]) for width, (a, b) in names.items() if a in found and b in found}
 
 
 def table(settings, found):
-    lines = ["Shift of the mean by finite width (root mean square over test samples, less chance)"]
+    lines = ["Shift of the mean by finite width (root mean square over test samples and outputs, less chance)"]
     for number, problem in enumerate(settings.problems):
         by_width = finished(problem, number, found)
         if not by_width:
             continue
-        rate = max(one["rate"] for one in by_width.values())
-        counts = f"{problem.members} members trained, {problem.followed} followed"
-        lines += ["", f"{problem.title}: {counts}, rate {rate:.3g}"]
-        lines += ["width  steps  measured ± error   one sweep  left   two sweeps  left    chance  Θ moved    κ"]
-        for width, one in by_width.items():
-            measured, errors = size(one["shift"], one["error"]), np.sqrt(np.mean(one["error"] ** 2, axis=(1, 2)))
-            first, second = (size(one[f"shift.{s}"], one[f"error.{s}"]) for s in (1, 2))
-            for k, steps in enumerate(problem.steps):
-                left = [residual(one, sweeps)[k] for sweeps in (1, 2)]
-                lines.append(
-                    f"{width:5d}  {steps:5d}  {measured[k]:.4f} ± {errors[k]:.4f}  {first[k]:9.4f} {left[0]:6.4f}"
-                    f"  {second[k]:9.4f} {left[1]:6.4f}  {one['chance'][k]:8.4f}  {one['kernel_change'][k]:7.2%}"
-                    f"  {one['lazy_ratio'][k]:.3f}"
-                )
-        lines += ["", "width   holds until: measured   predicted by one sweep (between)        by two sweeps (between)"]
-        for width, one in by_width.items():
-            texts = [f"{t:8.4g} ({low:.4g} to {high:.4g})" for t, low, high in (one["until.1"], one["until.2"])]
-            lines.append(f"{width:5d}   {measured_until(problem.steps, one):20.4g}   {texts[0]:36}   {texts[1]}")
+        rate = max(trained["rate"] for trained, _ in by_width.values())
+        lines += ["", f"{problem.title}: rate {rate:.3g}"]
+        lines += ["width  steps  trained  measured ± error   followed  predicted ± error    left  chance  Θ moved    κ"]
+        for width, (trained, predicted) in by_width.items():
+            lines += rows_of_shift(problem, width, trained, predicted)
+        lines += ["", "width   holds until: measured (between)        predicted (between)              ratio"]
+        for width, (trained, predicted) in by_width.items():
+            both = measured_until(problem.steps, trained), predicted["until"]
+            texts = [f"{t:8.4g} ({low:.4g} to {high:.4g})" for t, low, high in both]
+            lines.append(f"{width:5d}   {texts[0]:36} {texts[1]:36} {both[1][0] / both[0][0]:.2f}")
+        if problem.data == "ising":
+            lines += ["", *rows_of_orbits(problem, by_width)]
     return "\n".join(lines)
+
+
+def rows_of_shift(problem, width, trained, predicted):
+    """Return one line for each time: the measured and the predicted shift, and what is left of it."""
+    measured, errors = size(trained["shift"], trained["error"]), error_of_size(trained["error"])
+    expected, noise = size(predicted["shift"], predicted["error"]), error_of_size(predicted["error"])
+    remaining, followed = left(trained, predicted), predicted["shifts"].shape[1]
+    return [
+        f"{width:5d}  {steps:5d}  {trained['members']:7d}  {measured[k]:.4f} ± {errors[k]:.4f}   {followed:8d}"
+        f"  {expected[k]:.4f} ± {noise[k]:.4f}  {remaining[k]:.4f}  {trained['chance'][k]:.4f}"
+        f"  {predicted['kernel_change'][k]:7.2%}  {predicted['lazy_ratio'][k]:.3f}"
+        for k, steps in enumerate(problem.steps)
+    ]
+
+
+def rows_of_orbits(problem, by_width):
+    """Return the orbit deviation of the energy of one member: measured, at infinite width, and corrected."""
+    lines = ["orbit deviation of the energy of one member"]
+    lines += ["width  steps  measured ± error     infinite  infinite + correction"]
+    for width, (trained, predicted) in by_width.items():
+        for k, steps in enumerate(problem.steps):
+            # The correction is a mean of differences of the same members.
+            change = predicted["orbit"][k] - predicted["orbit.exact"][k]
+            (value, error), (correction, noise) = (
+                (one.mean(), one.std(ddof=1) / math.sqrt(len(one))) for one in (trained["orbit"][k], change)
+            )
+            infinite = trained["orbit.theory"][k]
+            corrected = f"{infinite + correction:.5f} ± {noise:.5f}"
+            lines.append(f"{width:5d}  {steps:5d}  {value:.5f} ± {error:.5f}   {infinite:.5f}  {corrected}")
+    return lines
 
 
 def figures(settings, found):
     columns = min(len(settings.problems), 3)
     fig, axes = plotting.panels(columns, -(-len(settings.problems) // columns), width=3.4, height=3.0)
     for number, (ax, problem) in enumerate(zip(axes, settings.problems, strict=False)):
-        for place, (width, one) in enumerate(finished(problem, number, found).items()):
-            draw(ax, problem.steps, one, width, place)
+        for place, (width, both) in enumerate(finished(problem, number, found).items()):
+            draw(ax, problem.steps, *both, width, place)
         ax.set(title=problem.title, xlabel="steps", xscale="log", ylim=(0, None))
         ax.set_xticks(problem.steps, map(str, problem.steps))
         ax.minorticks_off()
@@ -282,13 +417,11 @@ def figures(settings, found):
     return {"finite_width": fig}
 
 
-def draw(ax, steps, one, width, place):
-    """Draw what was measured at one width, and the predictions of one sweep (dashed) and of two (dotted)."""
-    errors = np.sqrt(np.mean(one["error"] ** 2, axis=(1, 2)))
-    plotting.measured(ax, steps, size(one["shift"], one["error"]), errors, label=f"width {width}", number=place)
-    plotting.predicted(ax, steps, size(one["shift.1"], one["error.1"]), number=place)
-    second = size(one["shift.2"], one["error.2"])
-    ax.plot(steps, second, ":", color=plotting.COLOURS[place], linewidth=1)
+def draw(ax, steps, trained, predicted, width, place):
+    """Draw what was measured at one width, and what was predicted (dashed)."""
+    errors = error_of_size(trained["error"])
+    plotting.measured(ax, steps, size(trained["shift"], trained["error"]), errors, label=f"width {width}", number=place)
+    plotting.predicted(ax, steps, size(predicted["shift"], predicted["error"]), number=place)
 
 
 if __name__ == "__main__":

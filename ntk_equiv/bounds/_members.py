@@ -17,8 +17,8 @@ At width N the mean of M members is, to first order, a Gaussian about a shifted 
 
     f̂ − f̄ ~ N(a/N, Σ/M),        P(|f̂ − f̄| > δ) = Φ((a/N − δ)/σ) + Φ((−a/N − δ)/σ),  σ² = Σ/M,
 
-at each sample and channel, with a shift a/N that `empirical.laziness` estimates before training from the drift of the
-kernel, or that is fitted to trained networks of a few widths (`finite_width_estimate`). This is an estimate and no
+at each sample and channel, with a shift a/N that `empirical.laziness` estimates before training from the paths of a
+few members, or that is fitted to trained networks of a few widths (`finite_width_estimate`). This is an estimate and no
 bound. More members make σ small and leave the shift: beyond M = Σ N²/a² members, wider networks help more than further
 members.
 """

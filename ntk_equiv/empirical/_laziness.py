@@ -1,14 +1,14 @@
 """Is a network wide enough? What theory leaves out at finite width, seen before training.
 
 Theory of infinite width holds for a network as long as it stays close to its linearisation, and as long as its kernel
-is close to the limit. `laziness` moves the parameters of a few members along their linearised trajectories w_t, by
-products with their Jacobians alone, and measures for each member and time
+is close to the limit. `laziness` moves a few members along their linearised trajectories w_t and along their own, in a
+few long steps in place of training (see `_path.py`), and measures for each member and time
 
     kernel_change   ‖Θ(w_t) − Θ(w_0)‖ / ‖Θ(w_0)‖                 on the training samples, Frobenius norm
     lazy_ratio      ‖f_0 − y‖ ‖J(w_t) − J(w_0)‖ / (‖w_t − w_0‖ ‖J(w_0)‖²)     Chizat, Oyallon & Bach's κ (2019)
     move            ‖w_t − w_0‖ / ‖w_0‖
     bend            f(x, w_t) − f_lin(x, t)                      at test samples
-    drift           f_t(x) − f_lin(x, t), what the drift of the kernel does to the trained network, see `_drift.py`
+    drift           f_t(x) − f_lin(x, t), by the network's own path
 
 In κ the second derivative of the network is replaced by the change of the Jacobian over the distance, so that it is
 defined for networks with kinks as well, whose second derivatives vanish almost everywhere.
@@ -16,7 +16,7 @@ defined for networks with kinks as well, whose second derivatives vanish almost 
 Predicted for a trained member is f_lin + drift. The shift is the mean over members of what is predicted minus what
 theory says, the exact trajectory of the same initial function; without theory, of the drift alone. Theory *holds* for
 M members until the size of the shift exceeds so many standard errors s/√M of their mean, where s is the standard
-deviation of one member. All of it are estimates from a few members and an expansion, and none a bound.
+deviation of one member. All of it are estimates from a few members and a few steps, and none a bound.
 """
 
 import dataclasses
@@ -40,21 +40,21 @@ from ntk_equiv._check import (
 )
 from ntk_equiv._typing import Inputs, Scalar
 from ntk_equiv.empirical._derivatives import Params
-from ntk_equiv.empirical._drift import (
-    Network,
-    has_kinks,
-    jacobian_change,
-    kernel_matrix,
-    parameters_on_path,
-    portion_of_samples,
-    starting_point,
-    time_grid,
-    trajectory_predictions,
-)
 from ntk_equiv.empirical._kernel_fn import EmpiricalKernelFn, samples_as_arrays, split_network
+from ntk_equiv.empirical._path import (
+    STEPS_PER_OCTAVE,
+    STEPS_PER_OCTAVE_WITH_KINKS,
+    Network,
+    follow,
+    has_kinks,
+    largest_eigenvalue,
+    portion_of_samples,
+    stores_jacobian,
+    time_grid,
+)
 from ntk_equiv.filters import Filter, GradientDescent, GradientFlow, gradient_flow
 
-# Two sweeps that differ by more than this part of the shift are no expansion to rely on.
+# If half as many steps change the shift by more than this part of it, its steps are too long.
 LARGEST_DISAGREEMENT = 0.5
 # A kernel that has changed by more is no small perturbation.
 LARGEST_CHANGE = 0.5
@@ -95,8 +95,8 @@ class TimeEstimate(NamedTuple):
 
     Attributes:
         time: when the shift reaches the chosen number of standard errors; inf if it does not within the given times.
-        lower: the same for the shift plus two of its standard errors.
-        upper: the same for the shift minus two of its standard errors.
+        lower: the same for the shift plus two of its standard errors and the error of its steps.
+        upper: the same for the shift minus these.
         doubts: why it should not be trusted; empty if nothing speaks against it.
 
     Example:
@@ -125,7 +125,8 @@ class Laziness:
         times: the times.
         linear: predictions of the linearised members at the test samples, [members, times, m, ...].
         bend: what members at w_t predict beyond that.
-        sweeps: what trained members are estimated to predict beyond it, by one sweep or by two, [sweeps, members, ...].
+        drift: what trained members are estimated to predict beyond the linearised ones.
+        coarse: the same in half as many steps.
         theory: what theory predicts for members with the same initial functions, [members, times, m, ...], or None.
         kernel_change: ‖Θ(w_t) − Θ(w_0)‖/‖Θ(w_0)‖, [members, times].
         lazy_ratio: κ, [members, times].
@@ -139,7 +140,7 @@ class Laziness:
         >>> data, members = (jnp.ones((1, 1)), jnp.zeros((1, 1))), (jnp.array([1.0, 2.0]), jnp.array([0.5, 0.25]))
         >>> found = empirical.laziness(product, members, data, jnp.ones((1, 1)), [0.1])
         >>> print(found.linear.ravel().round(4), found.drift.ravel().round(4))      # f = ab, Θ = a² + b²
-        [0.4412 0.3331] [0.0019 0.001 ]
+        [0.4412 0.3331] [0.002  0.0013]
         >>> found.members, found.average("kernel_change").value.round(3)
         (2, array([0.046]))
     """
@@ -147,7 +148,8 @@ class Laziness:
     times: np.ndarray
     linear: np.ndarray
     bend: np.ndarray
-    sweeps: np.ndarray
+    drift: np.ndarray
+    coarse: np.ndarray
     theory: np.ndarray | None
     kernel_change: np.ndarray
     lazy_ratio: np.ndarray
@@ -160,11 +162,6 @@ class Laziness:
         return len(self.linear)
 
     @property
-    def drift(self) -> np.ndarray:
-        """The last sweep: trained members minus their linearisations, [members, times, m, ...]."""
-        return self.sweeps[-1]
-
-    @property
     def predicted(self) -> np.ndarray:
         """What trained members are estimated to predict, [members, times, m, ...]."""
         return self.linear + self.drift
@@ -173,6 +170,12 @@ class Laziness:
     def shift(self) -> Averaged:
         """The mean over members of what is predicted minus theory (or without it the drift), [times, m, ...]."""
         return _average(self.drift if self.theory is None else self.predicted - self.theory)
+
+    @property
+    def step_errors(self) -> np.ndarray:
+        """The root mean square change of the shift if half as many steps are taken, [times]."""
+        apart = _average(self.drift - self.coarse)
+        return np.array([Averaged(value, error).size for value, error in zip(*apart, strict=True)])
 
     @property
     def sizes(self) -> np.ndarray:
@@ -245,7 +248,8 @@ class Laziness:
         count = positive_integer(members, "members")
         allowed = scalar(standard_errors, "standard_errors", at_least=0) * self.spreads / math.sqrt(count)
         sizes, errors = self.sizes, errors_of_sizes(self.shift)
-        curves = (sizes, sizes + 2 * errors, np.maximum(sizes - 2 * errors, 0))
+        margin = 2 * errors + self.step_errors
+        curves = (sizes, sizes + margin, np.maximum(sizes - margin, 0))
         time, lower, upper = (first_crossing(self.times, curve / allowed) for curve in curves)
         at = (
             len(self.times) - 1 if math.isinf(time) else int(np.searchsorted(self.times, time).clip(max=len(sizes) - 1))
@@ -264,12 +268,10 @@ class Laziness:
         doubts, size = [], self.sizes[place]
         if not size > errors_of_sizes(self.shift)[place]:
             doubts.append("the shift is not seen above the noise of these members; more of them would show it")
-        if len(self.sweeps) > 1:
-            apart = Averaged(*_average(self.sweeps[-1, :, place] - self.sweeps[-2, :, place])).size
-            if apart > LARGEST_DISAGREEMENT * size:
-                doubts.append(f"one sweep and two differ by {apart:.2g}, the shift is {size:.2g}")
-            if self.kinks:
-                doubts.append("the network has kinks, and a second sweep needs a Jacobian without jumps")
+        apart = self.step_errors[place]
+        if apart > LARGEST_DISAGREEMENT * size:
+            kinks = ", because the network has kinks" if self.kinks else ""
+            doubts.append(f"half as many steps change the shift of {size:.2g} by {apart:.2g}{kinks}; take more of them")
         if self.kernel_change[:, place].mean() > LARGEST_CHANGE:
             change = self.kernel_change[:, place].mean()
             doubts.append(f"the kernel changes by {change:.0%}, which is not small")
@@ -286,17 +288,19 @@ def laziness(
     *,
     reduction: str = "sum",
     theory: Any = None,
-    sweeps: int | str = "auto",
+    steps_per_octave: int | str = "auto",
     portion: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Laziness:
     """Measure, without training, how far members will leave their linearisation, and estimate where training leads.
 
-        w_t = w_0 − J_0ᵀ φ_t(Θ_0) (f_0 − y),        δ̇ = −η [Θ_0 δ + (Θ(w_t) − Θ_0)(f_lin − y)]
+        w_t = w_0 − J_0ᵀ φ_t(Θ_0) (f_0 − y),        ẇ = −η J(w)ᵀ (f − y)
 
-    The kernel is that of all outputs at once, [nC, nC], not the mean over channels. Losses are as for
-    `InfiniteEnsemble`. A member costs the kernels of the training samples at each time, and for every third of an
-    octave of time about six products with its Jacobian or the transpose.
+    Both paths are followed in steps that grow in proportion to time. In each the network is replaced by its
+    linearisation there, and the drift of the kernel during the step is corrected for. The kernel is that of all outputs
+    at once, [nC, nC], not the mean over channels. Losses are as for `InfiniteEnsemble`. A step costs a kernel of the
+    training samples and its decomposition, and about ten products with Jacobians. Jacobians of more than 2²⁵ numbers
+    are not stored: then steps cost as many products as Lanczos' method needs, about √(ηλh).
 
     Args:
         apply: a function `apply(params, x)`, a Linen module, a pair `(init, apply)` or a stax triple, as for
@@ -310,7 +314,8 @@ def laziness(
         reduction: `"sum"` or `"mean"`, as for `InfiniteEnsemble`.
         theory: an `InfiniteEnsemble` on the same data with the same filter. With it the shift includes what the kernels
             of these members differ from their limits before training.
-        sweeps: 1 or 2; `"auto"` is 2, or 1 for a network with kinks, whose Jacobian jumps.
+        steps_per_octave: how many steps there are while the time doubles; `"auto"` is 4, and 8 for networks with kinks,
+            whose Jacobian jumps. What half as many would change is part of the result.
         portion: how many samples are differentiated at once; by default as many as keep intermediate results of the
             network, counted in its program, below 2²⁶ numbers. Jacobians are not kept.
         progress: called after every member with the number of those done.
@@ -337,7 +342,8 @@ def laziness(
     kinds = "`filters.gradient_flow` or `filters.gradient_descent`"
     instance(filter, (GradientFlow, GradientDescent), "filter", expected=kinds, fix=fix)
     one_of(reduction, ("sum", "mean"), "reduction")
-    one_of(sweeps, ("auto", 1, 2), "sweeps")
+    if steps_per_octave != "auto":
+        steps_per_octave = positive_integer(steps_per_octave, "steps_per_octave")
     times = _check_times(filter, t)
     members = samples_in(params, "params")
     samples, labels = _check_training_set(train)
@@ -345,31 +351,37 @@ def laziness(
     networks = [Network(*split_network(apply, jax.tree.map(lambda leaf: leaf[m], params))) for m in range(members)]  # noqa: B023
     shape = _check_outputs(networks[0], samples, labels, x_test)
     kinks = has_kinks(networks[0], samples)
-    sweeps = (1 if kinks else 2) if sweeps == "auto" else sweeps
+    if steps_per_octave == "auto":
+        steps_per_octave = STEPS_PER_OCTAVE_WITH_KINKS if kinks else STEPS_PER_OCTAVE
     portion = portion_of_samples(networks[0], samples) if portion is None else positive_integer(portion, "portion")
     entries = float(labels.size) if reduction == "mean" else 1.0
-    task = _Task(filter, entries, samples, labels.reshape(-1), x_test, portion)
+    stored = stores_jacobian(networks[0], labels.size)
+    dtype = jax.eval_shape(networks[0].apply, networks[0].params, networks[0].constants, samples).dtype
+    task = _Task(filter, entries, samples, labels.reshape(-1).astype(dtype), x_test, portion, stored)
+    fastest = _check_rates(task, networks)
+    intervals = [_intervals(filter, fastest, times, int(steps_per_octave), skip) for skip in (1, 2)]
     rows = []
-    grid = None
     for number, network in enumerate(networks):
-        rows.append(_follow_member(task, network, times, grid, int(sweeps)))
-        grid = rows[0]["grid"]
+        rows.append(_follow_member(task, network, times, *intervals))
         if progress is not None:
             progress(number + 1)
-    stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0] if name != "grid"}
-    outputs = {name: stacked[name].reshape(members, len(times), *shape) for name in ("linear", "on_path")}
-    drift = np.moveaxis(stacked["drift"], 2, 0).reshape(int(sweeps), members, len(times), *shape)
+    stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    _check_paths(filter, stacked["trained"])
+    linear, bend, trained, coarse = (
+        stacked[name].reshape(members, len(times), *shape) for name in ("linear", "bend", "trained", "coarse")
+    )
+    change, ratio, move = np.moveaxis(stacked["move"], 2, 0)
     limit = None if theory is None else _limit_of_members(theory, networks, x_test, times, shape)
-    bend = outputs["on_path"] - outputs["linear"]
     return Laziness(
         times=times,
-        linear=outputs["linear"],
+        linear=linear,
         bend=bend,
-        sweeps=drift,
+        drift=trained - linear,
+        coarse=coarse - linear,
         theory=limit,
-        kernel_change=stacked["kernel_change"],
-        lazy_ratio=stacked["lazy_ratio"],
-        move=stacked["move"],
+        kernel_change=change,
+        lazy_ratio=ratio,
+        move=move,
         kinks=kinks,
     )
 
@@ -384,58 +396,62 @@ class _Task:
     y: jax.Array
     x_test: Inputs
     portion: int
+    stored: bool
+
+
+def _check_rates(task: _Task, networks: list[Network]) -> float:
+    """Return the rate ηλ of the fastest mode of all members, at which training does not diverge."""
+    fastest, limit = 0.0, task.filter.largest_eigenvalue
+    rate = float(task.filter.learning_rate)  # type: ignore[attr-defined]
+    for apply, params, constants in networks:
+        residual = apply(params, constants, task.x).reshape(-1) - task.y
+        settings = {"portion": task.portion, "stored": task.stored}
+        largest = float(largest_eigenvalue(apply, params, constants, task.x, residual, **settings)) / task.entries
+        if limit is not None and largest > float(limit):
+            fix = f"Take a rate below {rate * float(limit) / largest:.3g}."
+            raise refusal("filter", expected="a rate at which training does not diverge", got=task.filter, fix=fix)
+        fastest = max(fastest, rate * largest)
+    return fastest
+
+
+def _check_paths(filter: Filter, trained: np.ndarray) -> None:
+    """Refuse paths that have left the numbers: a shift that is not a number would look like none."""
+    lost = int((~np.isfinite(trained)).reshape(len(trained), -1).any(1).sum())
+    if lost:
+        fix = "Their kernels have grown too much: take a lower rate, wider networks, or more `steps_per_octave`."
+        got = f"{lost} of {len(trained)} members whose predictions diverge"
+        raise refusal("filter", expected=f"members that {filter} does not make diverge", got=got, fix=fix)
+
+
+def _intervals(
+    filter: Filter, fastest: float, times: np.ndarray, per_octave: int, skip: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return where steps begin and end, and which end at a wanted time; with `skip` 2, every second one is left out.
+
+    Left out are only those between wanted times, and empty steps take their places, so that one program serves both.
+    """
+    grid = time_grid(filter, fastest, times, per_octave)
+    kept = grid[(np.arange(len(grid)) % skip == 0) | np.isin(grid, times) | (grid == 0)]
+    ends = np.concatenate([kept[1:], np.full(len(grid) - len(kept), kept[-1])])
+    begins = np.concatenate([[0.0], ends[:-1]])
+    return begins, ends, np.isin(ends, times) & (ends > begins)
 
 
 def _follow_member(
-    task: _Task, network: Network, times: np.ndarray, grid: np.ndarray | None, sweeps: int
+    task: _Task, network: Network, times: np.ndarray, fine: tuple, coarse: tuple
 ) -> dict[str, np.ndarray]:
-    """Return all that is measured along the linearised trajectory of one member."""
-    apply, params, constants = network
-    start = starting_point(network, task.x, task.x_test)
-    largest = float(start.eigenvalues[-1]) / task.entries
-    limit = task.filter.largest_eigenvalue
-    if limit is not None and largest > float(limit):
-        fix = f"Take a rate below {float(task.filter.learning_rate) * float(limit) / largest:.3g}."  # type: ignore[attr-defined]
-        raise refusal("filter", expected="a rate at which training does not diverge", got=task.filter, fix=fix)
-    if grid is None:
-        grid = time_grid(task.filter, float(task.filter.learning_rate) * largest, times)  # type: ignore[attr-defined]
-    dtype = start.train_outputs.dtype
-    y = task.y.astype(dtype)
-    settings = {"sweeps": sweeps, "portion": task.portion}
-    data = task.x, y, task.x_test
-    predicted = trajectory_predictions(
-        apply, params, constants, start, task.filter, task.entries, data, jnp.asarray(grid, dtype), **settings
-    )
-    at = np.searchsorted(grid, times) - 1
-    found = {name: np.asarray(value, float)[at] for name, value in predicted.items()}
-    moved = [_measure_move(task, network, start, y, jnp.asarray(t, dtype)) for t in times]
-    for name, values in zip(("kernel_change", "lazy_ratio", "move"), np.array(moved, float).T, strict=True):
-        found[name] = values
-    return {**found, "grid": grid}
-
-
-def _measure_move(task: _Task, network: Network, start: Any, y: jax.Array, t: jax.Array) -> tuple[Any, Any, Any]:
-    """Return the relative change of the kernel, the lazy ratio and the relative move of the parameters."""
-    apply, params, constants = network
-    rest = start, task.filter, task.entries, task.x, y, t
-    moved = parameters_on_path(apply, params, constants, *rest, portion=task.portion)
-    change = kernel_matrix(Network(apply, moved, constants), task.x) - start.theta
-    residual = start.train_outputs - y
-    jumped = jacobian_change(apply, params, moved, constants, task.x, residual, portion=task.portion)
-    distance, size = _distance(moved, params), _distance(params, None)
-    # ‖J(w_0)‖² is the largest eigenvalue of Θ_0.
-    ratio = jnp.linalg.norm(residual) * jumped / _positive(distance * start.eigenvalues[-1])
-    return jnp.linalg.norm(change) / _positive(jnp.linalg.norm(start.theta)), ratio, distance / _positive(size)
-
-
-def _distance(a: Params, b: Params | None) -> jax.Array:
-    difference = a if b is None else jax.tree.map(jnp.subtract, a, b)
-    return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(difference)))
-
-
-def _positive(value: jax.Array) -> jax.Array:
-    """Return the value, or infinity for 0: what has not moved has not changed."""
-    return jnp.where(value > 0, value, jnp.inf)
+    """Return all that is measured of one member at the times, and what it predicts in half as many steps."""
+    dtype = task.y.dtype
+    found = {}
+    for name, (begins, ends, wanted) in (("fine", fine), ("coarse", coarse)):
+        # Moves are measured once.
+        intervals = jnp.asarray(begins, dtype), jnp.asarray(ends, dtype), jnp.asarray(wanted & (name == "fine"))
+        settings = {"portion": task.portion, "stored": task.stored}
+        data = task.x, task.y, task.x_test
+        steps = follow(*network, task.filter, task.entries, data, intervals, **settings)
+        at = np.flatnonzero(wanted)
+        found[name] = {key: np.asarray(values, float)[at] for key, values in steps.items()}
+    return {**found["fine"], "coarse": found["coarse"]["trained"]}
 
 
 def _limit_of_members(

@@ -5,7 +5,10 @@ With the size S(N) of the shift at one time, the root mean square over samples, 
     N(δ) = N_0 (S(N_0)/δ)^(1/p)            `required_width`
     a/N  at each sample                    `shift_correction`
 
-p is fitted, and 1 if it is not seen above the noise. These are estimates, not bounds.
+p is fitted. If it is not seen above the noise it is taken to be 1, and 1/2 for a network with kinks. There units within
+O(1/√N) of their kink pass through it, of N units O(√N), and O(√N) more in one direction than in the other, because a
+training sample pulls at its units on one side of their kink alone. So the mean kernel changes by O(1/√N), where that
+of a smooth network changes by O(1/N). These are estimates, not bounds.
 """
 
 import math
@@ -24,6 +27,9 @@ from ntk_equiv.empirical._width import (
     fitted_correction,
     fitted_exponent,
 )
+
+# The powers of 1/width with which shifts fall to leading order.
+SMOOTH, KINKED = 1.0, 0.5
 
 
 class RequiredWidth(NamedTuple):
@@ -66,7 +72,8 @@ def required_width(found: Mapping[int, Laziness], delta: float | int, t: Scalar 
         t: the time, one of those that were looked at; the last unless given.
 
     Returns:
-        An estimate with its doubts. With one width, and where the exponent is not known, p is taken to be 1.
+        An estimate with its doubts. With one width, and where the exponent is not known, p is taken to be 1, and 1/2
+        for networks with kinks.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -133,11 +140,15 @@ def shift_correction(found: Mapping[int, Laziness], t: Scalar | None = None) -> 
 
 def _exponent_of_shifts(found: Mapping[int, Laziness], at: int) -> tuple[float, tuple[str, ...]]:
     """Return with which power of 1/width shifts fall, and what speaks against it."""
+    kinks = any(one.kinks for one in found.values())
+    power, as_text = (KINKED, "1/√width, as for networks with kinks") if kinks else (SMOOTH, "1/width")
     if len(found) < 2:
-        return 1.0, ("only one width was looked at: the shift is taken to fall as 1/width",)
+        return power, (f"only one width was looked at: the shift is taken to fall as {as_text}",)
     shifts = {N: (one.drift if one.theory is None else one.predicted - one.theory)[:, at] for N, one in found.items()}
     exponent: Exponent = fitted_exponent(shifts)
     if not 0 < exponent.error <= LARGEST_EXPONENT_ERROR or exponent.value <= 0:
-        return 1.0, ("its exponent is not seen above the noise: the shift is taken to fall as 1/width",)
-    doubt = f"the shift falls as 1/width^{exponent.value:.2f} (± {exponent.error:.2f}), not as 1/width"
-    return exponent.value, () if exponent.agrees_with(1) else (doubt,)
+        return power, (f"its exponent is not seen above the noise: the shift is taken to fall as {as_text}",)
+    # At moderate widths both powers contribute to the shift of a network with kinks.
+    expected = exponent.agrees_with(SMOOTH) or (kinks and exponent.agrees_with(KINKED))
+    doubt = f"the shift falls as 1/width^{exponent.value:.2f} (± {exponent.error:.2f}), not as {as_text}"
+    return exponent.value, () if expected else (doubt,)

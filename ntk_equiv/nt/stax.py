@@ -59,9 +59,8 @@ def _parallel(*layers: Any) -> Network:
 
 
 def _composed(compose: Callable, layers: list[Network], rules: list[Any], **facts: Any) -> Network:
-    made = compose(
-        *(layer._replace(kernel_fn=_native.KernelFn(rule)) for layer, rule in zip(layers, rules, strict=True))
-    )
+    pairs = zip(layers, rules, strict=True)
+    made = compose(*(layer._replace(kernel_fn=_native.KernelFn(rule)) for layer, rule in pairs))
     return _layer(compose.__name__, made.init_fn, made.apply_fn, made.kernel_fn.rule, **facts)
 
 
@@ -111,9 +110,8 @@ def _convolution(make: Callable, dimension_numbers: Any, **settings: Any) -> Net
 
     def apply(params: Any, x: Any, **kwargs: Any) -> Any:
         W, b = params
-        b = (
-            to_native(b, out) if b is not None and jnp.ndim(b) == len(result) else b
-        )  # Theirs has all axes of the outputs.
+        # Biases of neural-tangents have all axes of the outputs.
+        b = to_native(b, out) if b is not None and jnp.ndim(b) == len(result) else b
         params = jnp.moveaxis(W, range(W.ndim), weights), b
         return last.apply_fn((), made.apply_fn(params, first.apply_fn((), x), **kwargs))
 
@@ -135,6 +133,8 @@ def _in_any_order(make: Callable, batch_axis: int, channel_axis: int | None = No
         # A channel axis that is counted from the end comes after that of samples.
         channel = -1 if into.channel is None else into.channel
         out = Order(0, 1) if channel < 0 or channel > (into.batch or 0) else Order(1, 0)
+    if name == "ImageResize":
+        settings["shape"] = shape_to_native(settings["shape"], into)
     for axes in {"axis", "aggregate_axis"} & {name for name, value in settings.items() if value is not None}:
         listed = [settings[axes]] if isinstance(settings[axes], int) else settings[axes]
         settings[axes] = tuple(native_axis(axis, into) for axis in listed)
@@ -142,16 +142,8 @@ def _in_any_order(make: Callable, batch_axis: int, channel_axis: int | None = No
     return _between(_native.passing_without_graph(made) if name == "Aggregate" else made, name, into, out)
 
 
-def _resize(into: Order, shape: Any, method: Any, antialias: bool, precision: Any) -> tuple:
-    def resized(x: Any) -> Any:
-        target = tuple(old if new == -1 else new for old, new in zip(x.shape, shape, strict=True))
-        return jax.image.resize(x, target, method, antialias)
-
-    return resized, resized, {"shape": shape_to_native(shape, into)}, into
-
-
 def _choose(into: Order, idx: Any) -> tuple:
-    """Return a choice by `x[idx]`."""
+    """Return a choice by `x[idx]`: of samples first, then of positions, and of channels last."""
     parts = list(idx) if isinstance(idx, tuple) else [idx]
     place = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
     counted = [*range(place), *(i - len(parts) for i in range(place + 1, len(parts)))]
@@ -190,7 +182,7 @@ def _multiply(into: Order, lhs: Any, rhs: Any, dimension_numbers: Any, precision
     return product, seen, settings, Order(*map(place, order))
 
 
-_ON_ARRAYS: dict[str, Callable] = {"ImageResize": _resize, "Index": _choose, "DotGeneral": _multiply}
+_ON_ARRAYS: dict[str, Callable] = {"Index": _choose, "DotGeneral": _multiply}
 
 
 def _on_arrays(make: Callable, into: Order, settings: dict[str, Any]) -> Network:

@@ -276,6 +276,7 @@ class Width:
         chance: the standard error of the mean of M members, for comparison, [k].
         until: the time until which the shift is below twice that, [estimate, lower, upper].
         needed: the width at which it is so at the last time, [estimate, lower, upper].
+        power: with which power of 1/width the shift is taken to fall.
 
     Example:
         >>> import numpy as np
@@ -296,6 +297,7 @@ class Width:
     chance: Float[np.ndarray, "k"]
     until: Float[np.ndarray, "3"]
     needed: Float[np.ndarray, "3"]
+    power: float = 1.0
 
     @property
     def enough(self) -> str:

@@ -282,9 +282,10 @@ def _width_in_short(plan: Plan, found: Width) -> str:
             f"to {upper} or more."
         )
     until, needed = format_number(found.until[0]), format_whole(found.needed[0])
+    falls = "1/√width, as for networks with kinks" if found.power < 1 else "1/width"
     return (
         f"no, width {found.width} is not: {sizes}. Up to t = {until} it is below two of these; at t = {last} it would "
-        f"be at width {needed}, if it falls as 1/width. These are estimates from {found.networks} random networks."
+        f"be at width {needed}, if it falls as {falls}. These are estimates from {found.networks} random networks."
     )
 
 
@@ -295,7 +296,7 @@ def _width_section(plan: Plan, found: Width) -> Section:
     lines = (
         f"An estimate, made without training: {found.networks} random networks of width {found.width} and "
         f"{found.samples} of the training samples, with their images under the group. How much their kernels change on "
-        "the way that the linearised networks take, by how much that shifts the mean (root mean square over test "
+        "the way that the linearised networks take, by how much the mean is shifted (root mean square over test "
         f"samples), and for comparison the standard error of the mean of {format_members(plan.settings['members'])}.",
         f"The shift reaches two standard errors at t = {' to '.join(map(format_number, np.sort(found.until[1:])))} "
         f"(inf: not up to t = {format_number(found.times[-1])}).",

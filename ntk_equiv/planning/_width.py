@@ -1,10 +1,9 @@
 """Is a network of a given width wide enough for what a plan says about it? An estimate from a few random networks.
 
-The plan is about infinite width. Here some networks of the given width move along their linearised trajectories, and
-the drift of their kernels is carried to the time of the plan (`empirical.laziness`), which predicts by how much the
-mean is shifted. Wide enough is a network whose shift is below two standard errors s/√M of the mean of M members.
-Kernels of all outputs at once are needed, so that only some of the training samples are taken, with a theory of their
-own.
+The plan is about infinite width. Here some networks of the given width are followed to the time of the plan in a few
+long steps (`empirical.laziness`), which predicts by how much the mean is shifted. Wide enough is a network whose shift
+is below two standard errors s/√M of the mean of M members. Kernels of all outputs at once are needed, so that only some
+of the training samples are taken, with a theory of their own.
 """
 
 from typing import TYPE_CHECKING
@@ -81,6 +80,7 @@ def answer_width(
         chance=chance,
         until=np.array(until[:3]),
         needed=np.array(needed[:3], float),
+        power=needed.exponent,
     )
     wrong = dict.fromkeys((*until.doubts, *needed.doubts))
     return answer, [f"The estimate of what a width of {settings.width} does is doubtful: {doubt}." for doubt in wrong]

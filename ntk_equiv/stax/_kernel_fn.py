@@ -167,14 +167,17 @@ class KernelFn(OldKernelNames):
             fix = "Leave it out, or set it to False."
             raise refusal("diagonal_batch", expected="False for a layer that mixes samples", got="True", fix=fix)
         constant = self.mask_constant if mask_constant is None else mask_constant
-        known = {"pattern": pattern, "mask_constant": constant}
+        given = {"pattern": pattern, "mask_constant": constant}
+        known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         continued = isinstance(jax.tree.leaves(x1, is_leaf=_is_signal)[0], Signal)
         start = x1
         if not continued:
             others = None if x2 is None else to_native(x2, self.order)
             start = signal_of(to_native(x1, self.order), others, **known, pairs=full_batch)
         elif pattern is not None:
-            start = map_signals(lambda s: s.replace(adjacency1=pattern[0], adjacency2=pattern[-1]), x1)
+            first, second = split_pattern(pattern)
+            second = first if second is None else second
+            start = map_signals(lambda signal: signal.replace(adjacency1=first, adjacency2=second), x1)
         start = start if with_ntk else map_signals(lambda signal: signal.replace(ntk=None), start)
         wanted = EQUAL_POSITIONS if diagonal_spatial else ALL_POSITIONS
         after = through(self.rule, start, wanted, **known, **settings)

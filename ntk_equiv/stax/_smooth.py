@@ -197,8 +197,12 @@ class GaborFunction(SmoothActivation):
         trace = (jnp.square(on_left) + jnp.square(on_right)) / 2
         inverse_delta = on_left * right["scale"]
         value = inverse_delta * jnp.exp((trace - 1) / 2)
-        slope = 4 * c * (1 + trace) * jnp.sinh(c) + (jnp.square(inverse_delta) + 8 * jnp.square(c)) * jnp.cosh(c)
-        return value * jnp.sinh(c), value, slope
+        # Both hyperbolic functions from one exponential: |c|, an entry of (K⁻¹ + 2)⁻¹ off the diagonal, is at most 1/4.
+        grown = jnp.expm1(c)
+        shrunk = grown / (1 + grown)
+        sinh, cosh = (grown + shrunk) / 2, 1 + grown * shrunk / 2
+        slope = 4 * c * (1 + trace) * sinh + (jnp.square(inverse_delta) + 8 * jnp.square(c)) * cosh
+        return value * sinh, value, slope
 
 
 def Gabor() -> Network:

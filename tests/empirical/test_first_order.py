@@ -135,3 +135,22 @@ def test_refusals():
         kernel_corrections([dense, relu, dense], np.zeros((1, 3)))
     with pytest.raises(ValueError, match=r"\[n, features\]"):
         kernel_corrections([dense, relu, dense], X, X[:, :2])
+
+
+def test_published_corrections_of_gelu_at_criticality():
+    """Figure 2 of arXiv 2508.11522: four dense layers without biases, by derivatives of W itself, of variance C_W/n.
+
+    Those are 1/C_W of ours, which are by derivatives of weights of variance 1. The kernels depend on two inputs only by
+    their inner products over the dimension, 0.634005 and 0.671517 on the diagonal and -0.215948 off it.
+    """
+    C_W, inner = 1.98305826, np.array([[0.634005, -0.215948], [-0.215948, 0.671517]])
+    x = np.sqrt(2) * np.linalg.cholesky(inner)
+    hidden = stax.Dense(1, np.sqrt(C_W)), stax.Gelu()
+    chain = [*hidden, *hidden, *hidden, stax.Dense(1, np.sqrt(C_W))]
+    found, limit = (
+        kernel_corrections(chain, x).ntk / C_W,
+        np.asarray(stax.serial(*chain).kernel_fn(x, None, "ntk")) / C_W,
+    )
+    # Read off the figure with an error of 0.002 in what is multiplied by 1/width.
+    np.testing.assert_allclose(found[0], [1.4144, -0.3246], rtol=0, atol=2e-3)
+    np.testing.assert_allclose(limit[0], [1.7493, 0.1769], rtol=0, atol=2e-4)

@@ -89,39 +89,62 @@ def test_members_move_as_their_linearisation_does_step_by_step(smooth):
     assert 0.97 * ratio < measured.lazy_ratio[1, 1] <= ratio * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("activation", [stax.Erf, stax.Relu])
+def test_gradient_descent_is_followed_exactly_if_every_step_is_taken(activation):
+    net, steps = network(8, activation), (1, 2, 3, 4, 5)
+    params = members_of(net, 2)
+    found = laziness(net, params, (X, Y), TEST, steps, DESCENT, reduction="mean")
+    trained = [train(net, one_of(params, number), X, Y, TEST, steps) for number in range(2)]
+    assert_close(found.predicted, jnp.stack(trained))
+    assert np.abs(found.drift).max() > 0.01
+
+
 def size(values):
     return np.sqrt(np.mean(np.square(values), axis=(0, 2, 3)))
 
 
-def test_a_second_sweep_predicts_training_of_a_smooth_network_better(smooth):
+def test_what_long_steps_leave_falls_with_their_square(smooth):
     net, params, found = smooth
-    assert not found.kinks
     left = trained_members(net, params, 3) - found.linear
-    without, first, second = (size(left - drift) for drift in (0.0, *found.sweeps))
-    assert (first < 0.5 * without).all()
-    assert (second < 0.7 * first).all()
+    shift, fine, coarse = (size(left - drift)[1:] for drift in (0.0, found.drift, found.coarse))
+    assert (fine < 0.02 * shift).all()
+    # 4, for a method of second order; 2 for one of first order.
+    assert (coarse / fine > 2.8).all()
+    np.testing.assert_allclose(size(found.drift - found.coarse)[1:], coarse, rtol=0.5)
 
 
-def test_what_sweeps_leave_falls_with_the_width_to_their_order(smooth):
-    """What is left is of order 1/N after one sweep, and of order 1/N^1.5 after two."""
-    net, params, narrow = smooth
-    wide_net = network(4096)
-    wide_params = members_of(wide_net, 3, seed=4096)
-    wide = laziness(wide_net, wide_params, (X, Y), TEST, STEPS, DESCENT, reduction="mean")
-    left = []
-    for one, members, found in ((net, params, narrow), (wide_net, wide_params, wide)):
-        measured = trained_members(one, members, 3) - found.linear
-        left.append([size(measured - drift)[-1] for drift in found.sweeps])
-    orders = np.log(np.array(left[0]) / left[1]) / np.log(16)
-    # Members are drawn anew for each width, so that exponents scatter.
-    assert orders[0] > 0.75
-    assert orders[1] > 1.25
+def test_kernels_that_are_not_stored_change_nothing():
+    """With more than a thousand outputs, Lanczos' method takes the place of a decomposition."""
+    x, rng = RNG.normal(size=(1030, 3)), np.random.default_rng(5)
+    many, labels = jnp.array(x), jnp.array(rng.normal(size=(1030, 1)))
+    net = network(8, outputs=1)
+    params = members_of(net, 2)
+    found = laziness(net, params, (many, labels), TEST, STEPS, DESCENT, reduction="mean")
+    trained = np.stack([train(net, one_of(params, number), many, labels, TEST) for number in range(2)])
+    shift, left = size(trained - found.linear), size(trained - found.predicted)
+    assert (left < 0.03 * shift).all()
+    # The linearised path against the same in many more steps, each a product.
+    one = one_of(params, 0)
+    flat, restore = ravel_pytree(one)
+    jacobian = jax.jacobian(lambda w: net.apply_fn(restore(w), many).ravel())(flat)
+    residual, w = net.apply_fn(one, many).ravel() - labels.ravel(), flat
+    for _ in range(STEPS[-1]):
+        step = -RATE / labels.size * jacobian.T @ residual
+        w, residual = w + step, residual + jacobian @ step
+    ahead = jax.jvp(lambda p: net.apply_fn(p, TEST), (one,), (jax.tree.map(jnp.subtract, restore(w), one),))
+    np.testing.assert_allclose(found.linear[0, -1], sum(ahead), rtol=0, atol=0.01)
+    after = jax.jacobian(lambda v: net.apply_fn(restore(v), many).ravel())(w)
+    kernel, moved = jacobian @ jacobian.T, after @ after.T
+    # Eight random vectors estimate the norm.
+    np.testing.assert_allclose(
+        found.kernel_change[0, -1], jnp.linalg.norm(moved - kernel) / jnp.linalg.norm(kernel), rtol=0.5
+    )
 
 
 def test_gradient_flow_is_descent_in_small_steps():
     net, fine = network(32), 2**-6
     params = members_of(net, 1)
-    settings = {"reduction": "mean", "sweeps": 2}
+    settings = {"reduction": "mean", "steps_per_octave": 6}
     flow = laziness(net, params, (X, Y), TEST, [1.0, 8.0], filters.gradient_flow(RATE), **settings)
     descent = filters.gradient_descent(RATE * fine)
     steps = laziness(net, params, (X, Y), TEST, [1 / fine, 8 / fine], descent, **settings)
@@ -132,15 +155,23 @@ def test_gradient_flow_is_descent_in_small_steps():
 
 def test_portions_change_nothing(smooth):
     net, params, found = smooth
-    again = laziness(net, params, (X, Y), TEST, STEPS, DESCENT, reduction="mean", sweeps=2, portion=3)
+    again = laziness(net, params, (X, Y), TEST, STEPS, DESCENT, reduction="mean", portion=3)
     for name in ("linear", "bend", "drift", "kernel_change", "lazy_ratio"):
         assert_close(getattr(again, name), getattr(found, name))
+
+
+def test_members_that_diverge_are_refused():
+    """A product of two numbers is trained at a rate that is stable at the start, from where its kernel grows."""
+    product = lambda params, x: x * params[0] * params[1]  # noqa: E731
+    members, data = (jnp.array([0.1, 0.1]), jnp.array([0.1, 0.2])), (jnp.ones((1, 1)), jnp.full((1, 1), 10.0))
+    with pytest.raises(ValueError, match=r"`filter` .*2 of 2 members .*lower rate"):
+        laziness(product, members, data, jnp.ones((1, 1)), 64, filters.gradient_descent(3.0))
 
 
 def test_a_linear_network_has_no_drift():
     line = lambda params, x: x @ params["w"]  # noqa: E731
     params = {"w": jnp.array(RNG.normal(size=(2, 3, 2)))}
-    found = laziness(line, params, (X, Y), TEST, STEPS, DESCENT, reduction="mean", sweeps=2)
+    found = laziness(line, params, (X, Y), TEST, STEPS, DESCENT, reduction="mean")
     for name in ("bend", "drift", "kernel_change", "lazy_ratio"):
         np.testing.assert_allclose(getattr(found, name), 0, atol=1e-12)
     assert not found.kinks
@@ -155,7 +186,6 @@ def test_theory_and_augmented_sets():
     params = members_of(net, 6)
     found = laziness(net, params, train_set, TEST, STEPS, DESCENT, reduction="mean", theory=ens)
     assert found.kinks
-    assert len(found.sweeps) == 1
     exact = ens.mean(TEST, 16, f0=lambda x: net.apply_fn(one_of(params, 2), x))
     assert_close(found.theory[2, 1], exact)
     corrected = found.correct(ens.mean(TEST, jnp.array(STEPS)))
@@ -172,14 +202,14 @@ def test_flax_pairs_and_functions_are_the_same_network():
         assert_close(laziness(same, variables, (X, Y), TEST, 4, DESCENT, reduction="mean").linear, one.linear)
 
 
-def made_up(shift, *, noise=0.0, members=50, times=(1.0, 10.0, 100.0), seed=0):
+def made_up(shift, *, noise=0.0, members=50, times=(1.0, 10.0, 100.0), seed=0, coarse=1.0, kinks=False):
     """A record whose drift has a known mean at each time, and members a standard deviation of 1."""
     rng, shape = np.random.default_rng(seed), (members, len(times), 1, 1)
     linear = rng.normal(size=(members, 1, 1, 1)) * np.ones(shape)
     linear = (linear - linear.mean(0)) / linear.std(0, ddof=1)
     drift = np.array(shift)[:, None, None] + noise * rng.normal(size=shape)
     few = np.zeros((members, len(times)))
-    return Laziness(np.array(times), linear, drift, drift[None], None, few, few, few, kinks=False)
+    return Laziness(np.array(times), linear, 0 * drift, drift, coarse * drift, None, few, few, few, kinks=kinks)
 
 
 def test_theory_holds_until_the_shift_is_as_large_as_chance_allows():
@@ -190,6 +220,11 @@ def test_theory_holds_until_the_shift_is_as_large_as_chance_allows():
     assert found.holds_until(100).doubts == ()
     assert np.isinf(found.holds_until(1).time)
     assert np.isclose(found.holds_until(10**6).time, 1.0 / (0.01 / 0.002))
+    # Half as many steps see 0.3 of the shift, so that it may be larger by 0.7 of it.
+    doubtful = made_up([0.01, 0.1, 1.0], coarse=0.3, kinks=True).holds_until(400)
+    assert doubtful.time == found.holds_until(400).time
+    assert np.isclose(doubtful.lower, 10 ** (0.083 / 0.153))
+    assert any("half as many steps" in doubt and "kinks" in doubt for doubt in doubtful.doubts)
     noisy = made_up([0.0, 0.0, 0.0], noise=0.1).holds_until(4)
     assert any("noise" in doubt for doubt in noisy.doubts)
 
@@ -204,6 +239,8 @@ def test_the_width_follows_the_power_of_the_shift(power):
     assert fitted_exponent({N: one.drift[:, 2] for N, one in found.items()}).agrees_with(power)
     alone = required_width({64: found[64]}, 0.01, 100.0)
     assert any("only one width" in doubt for doubt in alone.doubts)
+    kinked = required_width({64: made_up([0, 0, 3 / 8], kinks=True)}, 0.01, 100.0)
+    assert kinked.width == 64 * 37.5**2
 
 
 def test_bounds_take_the_shift_in_place_of_a_fit_to_trained_networks():

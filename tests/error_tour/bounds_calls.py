@@ -21,7 +21,7 @@ BUILD = lambda matrices: ENS  # noqa: E731
 CLASSES = InfiniteEnsemble(KERNEL, (X, jnp.eye(2)))
 STACKED = jax.vmap(lambda key: INIT(key, (-1, 2))[1])(jax.random.split(KEY, 2))
 ONES, FEW = np.ones((2, 1, 2, 1)), np.ones((2, 1))
-LAZY = empirical.Laziness(np.ones(1), ONES, ONES, ONES[None], None, FEW, FEW, FEW, kinks=False)
+LAZY = empirical.Laziness(np.ones(1), ONES, ONES, ONES, ONES, None, FEW, FEW, FEW, kinks=False)
 CORRECTION = empirical.Correction(jnp.ones(2), jnp.ones(2), 0.0)
 
 CALLS = {
@@ -185,7 +185,7 @@ CALLS = {
     "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, filters.ridge(1.0))": "filter",
     "empirical.laziness(NET, STACKED, (X, Y), X, 1, filters.gradient_descent(1e6))": "filter",
     "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, reduction='max')": "reduction",
-    "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, sweeps=3)": "sweeps",
+    "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, steps_per_octave=0)": "steps_per_octave",
     "empirical.laziness(NET, STACKED, (X, Y), X, 1.0, portion=0)": "portion",
     "LAZY.average('kernel')": "name",
     "LAZY.correct(np.ones((1, 2, 1)))": "mean",

@@ -202,6 +202,10 @@ def test_aggregation_of_edge_lists_is_that_of_matrices(key):
     expected = theirs(network(old)[2], x1, x2, get="ntk", pattern=(pattern, pattern))
     assert_close(kernel_fn(x1, x2, "ntk", pattern=(edges, edges)), expected)
     assert_close(network(stax)[2](x1, x2, "ntk", pattern=(pattern, pattern)), expected)
+    before, after = stax.serial(stax.Dense(4, 1.2, 0.1), stax.Relu()), stax.serial(stax.Aggregate(), stax.Dense(1))
+    assert_close(after[2](before[2](x1, x2), pattern=(pattern, pattern)).ntk, expected)
+    same = network(stax)[2](x1, None, "ntk", pattern=(pattern, None))
+    assert_close(after[2](before[2](x1), None, "ntk", pattern=(pattern, None)), same)
     params = init_fn(key, x1.shape)[1]
     y = jax.jit(lambda p: apply_fn(params, x1, pattern=p))(edges)
     assert_close(y, theirs(network(old)[1], params, x1, pattern=pattern))

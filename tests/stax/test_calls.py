@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from ntk_equiv import gram, interop, stax
 from tests.tolerances import assert_close
@@ -101,3 +102,22 @@ def test_flattened_inputs_are_vectors():
         assert_same(gram(flat.kernel_fn, IMAGES, tile=2), gram(NET.kernel_fn, vectors, tile=2), {"float64": 0})
         program = str(jax.make_jaxpr(lambda x: flat.kernel_fn(x, None, "ntk"))(IMAGES))  # noqa: B023
         assert "3,3,4,5" not in program, "pairs of samples have no positions"
+
+
+@pytest.mark.parametrize(("batch", "channel"), [(0, 1), (3, 0), (-1, -2)])
+def test_networks_for_axes_in_another_order(batch, channel, key):
+    net = stax.serial(stax.Conv(4, (2, 3)), stax.Relu(), stax.Dense(2))
+    moved = stax.in_order(net, batch, channel)
+    x = jax.random.normal(key, (3, 5, 4, 2))
+    turned = jnp.moveaxis(x, (0, -1), (batch, channel))
+    assert_close(moved.kernel_fn(turned, None, "ntk"), net.kernel_fn(x, None, "ntk"))
+    assert_close(moved.kernel_fn.signal(turned, turned).cov1, net.kernel_fn.signal(x).cov1)
+    shape, params = moved.init_fn(key, turned.shape)
+    y = moved.apply_fn(params, turned)
+    assert y.shape == shape
+    assert_close(jnp.moveaxis(y, (batch, channel), (0, -1)), net.apply_fn(params, x))
+    if batch == 0:
+        assert_close(gram(moved, turned, None, "ntk"), net.kernel_fn(x, None, "ntk"))
+    else:
+        with pytest.raises(ValueError, match="`kernel_fn` must be one with `batch_axis` 0"):
+            gram(moved, turned)
