@@ -65,11 +65,11 @@ PRESETS = {
     "quick": Settings(),
     "laptop": Settings(
         orbits=100,
-        members=64,
+        members=32,
         law_samples=10,
         draws=8,
         descent_widths=(128, 512, 1024),
-        descent_members=64,
+        descent_members=32,
     ),
     "paper": Settings(
         orbits=1000,

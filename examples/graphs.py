@@ -62,7 +62,7 @@ class Settings:
 
 PRESETS = {
     "quick": Settings(),
-    "laptop": Settings(samples=24, widths=(64, 256, 1024), members=96),
+    "laptop": Settings(samples=24, widths=(64, 256, 1024), members=64),
     "paper": Settings(
         group="O", molecules=100, samples=100, widths=(256, 1024, 4096), members=1000, steps=300, early=(1, 6, 20, 60)
     ),
