@@ -16,7 +16,7 @@ ORACLE := --no-deps neural-tangents==0.6.5 'frozendict>=2.4'
 .DELETE_ON_ERROR:
 # All targets install into one environment, which two of them must not do at a time.
 .NOTPARALLEL:
-.PHONY: help demo test test-lowest coverage lint format types docs docs-serve pictures bench bench-scale dist clean
+.PHONY: help demo paper test test-lowest coverage lint format types docs docs-serve pictures bench bench-scale dist clean
 
 help:  ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -24,6 +24,9 @@ help:  ## say what there is to make
 
 demo: $(VENV)/.demo  ## the Ising model: theory against trained ensembles, as a table and figures in results/
 	$(VENV)/bin/python examples/ising.py
+
+paper: $(VENV)/.test  ## all experiments at the size of a laptop, about two hours; the same command goes on after an interruption
+	$(VENV)/bin/python examples/_paper.py $(PAPER_FLAGS)
 
 test: $(VENV)/.test  ## run all tests and the examples in the documentation
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)

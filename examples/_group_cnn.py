@@ -88,30 +88,48 @@ class Canonicalised(nn.Module):
     """A network that finds the orientation of an image, and one that classifies it after it is rotated back."""
 
     order: int
-    channels: tuple[int, int]
+    channels: tuple[int, ...]
     percent: int
     outputs: int = 10
 
-    @nn.compact
+    def setup(self):
+        """Make the two networks."""
+        self.finder = Orientation(self.order, self.channels)
+        self.classifier = WideCNN(self.percent, self.outputs)
+
     def __call__(self, x):
         """Return the logits [n, outputs]."""
-        scores = Orientation(self.order, self.channels)(x)
-        return WideCNN(self.percent, self.outputs)(turn_back(rotations(self.order), jax.nn.softmax(scores), x))
+        return self.classifier(turn_back(rotations(self.order), jax.nn.softmax(self.finder(x)), x))
+
+    def orient(self, x):
+        """Return the orientations that are found, elements of C_k, [n]."""
+        return jnp.argmax(self.finder(x), -1)
+
+    def classify(self, x, g):
+        """Return the classes of images after they are rotated back by the elements g of C_k, [n]."""
+        rep = rotations(self.order)
+        return jnp.argmax(self.classifier(jax.vmap(rep)(jnp.asarray(rep.group.inverse)[g], x)), -1)
 
 
 class Orientation(nn.Module):
-    """Scores of the orientations of an image. They shift when the image is rotated."""
+    """Scores of the orientations of an image. They shift when the image is rotated.
+
+    The mean over positions leaves of a linear layer little more than the sums of its filters. So the layers before the
+    last one, which ReLU follows, are those that see shapes.
+    """
 
     order: int
-    channels: tuple[int, int]
+    channels: tuple[int, ...]
 
     @nn.compact
     def __call__(self, x):
         """Return the scores [n, order]."""
-        first, second = (fields(channels, self.order) for channels in self.channels)
-        x = smooth_pool(nn.relu(GroupConv(self.order, first, lifting=True)(inside_disc(x))))
-        x = GroupConv(self.order, second)(x)
-        return x.reshape(*x.shape[:3], self.order, second).mean((1, 2, 4))
+        *hidden, last = (fields(channels, self.order) for channels in self.channels)
+        x = inside_disc(x)
+        for number, count in enumerate(hidden):
+            x = smooth_pool(nn.relu(GroupConv(self.order, count, lifting=number == 0)(x)))
+        x = GroupConv(self.order, last)(x)
+        return x.reshape(*x.shape[:3], self.order, last).mean((1, 2, 4))
 
 
 class GroupConv(nn.Module):

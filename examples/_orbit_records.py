@@ -106,6 +106,12 @@ class OrbitRecord:
         return found | {"points": points.reshape(len(records), count, self.n)}
 
 
+def paired(first, second):
+    """Return the mean difference of two rows of numbers of the same images, and its standard error."""
+    difference = np.asarray(first) - np.asarray(second)
+    return difference.mean(), difference.std(ddof=1) / len(difference) ** 0.5
+
+
 def total_error(part, what):
     """Return the standard error from drawing images and, on SO(2), rotations, [epochs, sizes]."""
     return np.hypot(part[f"{what}.error"], part[f"{what}.monte_carlo"])

@@ -9,32 +9,33 @@ from _rotated_images import on_orbits, rotate, rotations
 from ntk_equiv import augment, groups
 
 
-def train_on_orbits(results, name, module, data, settings, /, *, order, members, sizes, sets, so2_sets, epochs, seed=0):
+def train_on_orbits(results, name, module, data, settings, /, *, order, members, sizes, sets, so2_sets, epochs):
     """Train members on the orbits of C_k, and summarise their predictions on other orbits.
 
-    Training uses Adam, at its usual rate of 0.001, on the cross-entropy.
+    Training uses Adam, at its usual rate of 0.001, on the cross-entropy. In an epoch members see every image under
+    every rotation; or, with the augmentation "random", every image once, under a rotation that is drawn.
 
     Args:
         results: the folder for checkpoints.
         name: the name of the part.
         module: the network.
         data: the images.
-        settings: with `epochs`, `batch_size`, `rotations`, `so2_test` and `seed`.
+        settings: with `epochs`, `batch_size`, `augmentation`, `rotations`, `so2_test` and `seed`.
         order: k.
         members: the number of members.
         sizes: the sizes of ensembles.
         sets: the sets to evaluate on orbits of C_k, by name.
         so2_sets: the sets to evaluate under all rotations, by name.
         epochs: the epochs after which to evaluate; 0 is before training.
-        seed: which of several runs this is; images and rotations for tests are the same in all.
 
     Returns:
         The numbers of `_orbit_records.py` for each set and epoch: `<set>.osp`, [epochs, ...], and so on,
-        `so2-<set>.osp` for all rotations, and `lost`, the number of members that are not finite.
+        `so2-<set>.osp` for all rotations, `epochs`, and `lost`, the number of members that are not finite; and the
+        run itself.
     """
     train = augment(data.x, data.y, rotations(order))
     records = orbit_records(data, settings, order, sizes, sets, so2_sets)
-    key = jax.random.fold_in(jax.random.key(settings.seed), order)
+    epoch = train.size if settings.augmentation == "full" else len(data.x)
     run = results.train(
         name,
         module,
@@ -44,14 +45,21 @@ def train_on_orbits(results, name, module, data, settings, /, *, order, members,
         batch_size=settings.batch_size,
         loss="cross_entropy",
         optimizer=optax.adam(1e-3),
-        key=jax.random.fold_in(key, seed) if seed else key,
+        augmentation=settings.augmentation,
+        key=jax.random.fold_in(jax.random.key(settings.seed), order),
         record=records,
-        record_at=[epoch * -(-train.size // settings.batch_size) for epoch in epochs],
+        record_at=[number * -(-epoch // settings.batch_size) for number in epochs],
     )
-    found = {"lost": len(run.failed)}
+    found = {"lost": len(run.failed), "epochs": list(epochs)}
     for what, (_, record) in records.items():
         found |= {f"{what}.{key}": values for key, values in record.unpack(run.records[what]).items()}
-    return found
+    return found, run
+
+
+def evaluated(settings, *, untrained):
+    """Return the epochs after which members are evaluated: every so many, the last, and 0 if `untrained`."""
+    first = 0 if untrained else settings.every
+    return sorted({*range(first, settings.epochs + 1, settings.every), settings.epochs})
 
 
 def orbit_records(data, settings, order, sizes, sets, so2_sets):

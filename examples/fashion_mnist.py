@@ -19,8 +19,8 @@ import sys
 
 import numpy as np
 from _experiment import Experiment
-from _orbit_records import total_error
-from _orbit_training import train_on_orbits
+from _orbit_records import paired, total_error
+from _orbit_training import evaluated, train_on_orbits
 from _rotated_images import SETS, pictures
 
 from ntk_equiv import ensembles, plotting
@@ -35,7 +35,9 @@ INVARIANT = {"linewidth": 0.8, "linestyle": (0, (1, 3))}
 class Settings:
     """Sizes. The last of `sizes` is the number of members. `train` and `test` count images.
 
-    Orders in `shorter` are trained on fewer images, in fewer epochs: (order, images, epochs).
+    With the augmentation "full" an epoch shows every image under all rotations, with "random" under one that is drawn.
+    Members are evaluated before training, after `every` so many epochs, and at the end. Orders in `shorter` are trained
+    in fewer epochs: (order, epochs).
     """
 
     orders: tuple[int, ...]
@@ -46,23 +48,21 @@ class Settings:
     batch_size: int
     rotations: int
     so2_test: int
-    shorter: tuple[tuple[int, int, int], ...] = ()
+    shorter: tuple[tuple[int, int], ...] = ()
+    augmentation: str = "full"
+    every: int = 1
     drawn: bool = False
     seed: int = 0
 
     def of_order(self, order):
         """Return the settings that this order is trained with."""
-        for shorter, images, epochs in self.shorter:
-            if shorter == order:
-                return dataclasses.replace(self, train=images, epochs=epochs)
-        return self
+        return dataclasses.replace(self, epochs=dict(self.shorter).get(order, self.epochs))
 
 
 PRESETS = {
     "quick": Settings((4, 8, 16), (5, 10, 20), 500, 100, 4, 32, 12, 60),
-    # An epoch shows every rotation, so fewer epochs of larger groups take as long as those of C4.
     "laptop": Settings(
-        (4, 8, 16), (1, 2, 5, 10), 60_000, 1000, 10, 64, 20, 1000, shorter=((8, 60_000, 5), (16, 60_000, 3))
+        (4, 8, 16), (1, 2, 5, 10), 60_000, 1000, 10, 64, 10, 1000, ((8, 8), (16, 8)), augmentation="random", every=2
     ),
     "paper": Settings((4, 8, 16), (5, 10, 100), 60_000, 10_000, 10, 64, 100, 1000),
     "test": Settings((8,), (2, 4), 24, 4, 2, 16, 7, 4, drawn=True),
@@ -77,11 +77,13 @@ def compute(settings, data, results):
 def measure(settings, data, order, results):
     """Train members on the orbits of C_k and return their measurements."""
     settings = settings.of_order(order)
-    data = data._replace(x=data.x[: settings.train], y=data.y[: settings.train])
-    which = {"sets": SETS, "so2_sets": SO2_SETS, "epochs": range(settings.epochs + 1)}
+    which = {"sets": SETS, "so2_sets": SO2_SETS, "epochs": evaluated(settings, untrained=True)}
     sizes = settings.sizes
     name, module = f"C{order}", ensembles.fashion_cnn()
-    return train_on_orbits(results, name, module, data, settings, order=order, members=sizes[-1], sizes=sizes, **which)
+    found, _ = train_on_orbits(
+        results, name, module, data, settings, order=order, members=sizes[-1], sizes=sizes, **which
+    )
+    return found
 
 
 def table(settings, found):
@@ -96,13 +98,32 @@ def table(settings, found):
     for name in SO2_SETS:
         for order in settings.orders:
             lines.append(f"{SETS[name]:16}{order:4}{row(found[f'C{order}'], f'so2-{name}', 3)}")
-    lines += ["", "Accuracy on all rotations of the FashionMNIST test images"]
-    for order in settings.orders:
-        part = found[f"C{order}"]
-        of_sizes = "".join(f"{value:16.1%}" for value in part["fashion.accuracy"][-1])
-        lines.append(f"{'':16}{order:4}{of_sizes}    {np.median(part['fashion.member_accuracy'][-1]):.1%}")
+    for title, what in (
+        ("Accuracy on all rotations of the FashionMNIST test images", "accuracy"),
+        ("Accuracy on the FashionMNIST test images as they are", "upright"),
+    ):
+        lines += ["", title]
+        for order in settings.orders:
+            part = found[f"C{order}"]
+            of_sizes = "".join(f"{value:16.1%}" for value in part[f"fashion.{what}"][-1])
+            lines.append(f"{'':16}{order:4}{of_sizes}    {np.median(part[f'fashion.member_{what}'][-1]):.1%}")
+    lines += ["", *gains(settings, found)]
     lost = sum(int(part["lost"]) for part in found.values())
     return "\n".join([*lines, *([f"{lost} members were lost: their numbers are not finite"] if lost else [])])
+
+
+def gains(settings, found):
+    """Compare the largest ensemble with smaller ones on the same images, where differences have smaller errors."""
+    largest, *smaller = reversed(settings.sizes)
+    lines = [f"Orbit same prediction of M = {largest} minus that of smaller ensembles, ± paired error over images"]
+    lines += [f"{'':16}{'k':>4}" + "".join(f"{f'M = {size}':>16}" for size in smaller)]
+    for name, title in SETS.items():
+        for order in settings.orders:
+            points = found[f"C{order}"][f"{name}.points"][-1]
+            pairs = [paired(points[-1], points[settings.sizes.index(size)]) for size in smaller]
+            shown = "".join(f"{f'{value:.3f} ± {error:.3f}':>16}" for value, error in pairs)
+            lines.append(f"{title:16}{order:4}{shown}")
+    return lines
 
 
 def row(part, name, digits):
@@ -125,7 +146,8 @@ def osp_figure(settings, found, name):
         curve(left, settings, found, order, name, number)
         left.axhline(order, color=plotting.COLOURS[number], **INVARIANT)
     order = settings.orders[-1]
-    part, epochs = found[f"C{order}"], np.arange(settings.of_order(order).epochs + 1)
+    part = found[f"C{order}"]
+    epochs = part["epochs"]
     for number, size in enumerate(settings.sizes):
         values, errors = part[f"{name}.osp"][:, number], total_error(part, name)[:, number]
         plotting.measured(right, epochs, values, errors, label=f"M = {size}", number=number, joined=True)
@@ -135,8 +157,8 @@ def osp_figure(settings, found, name):
     right.set_title(f"C{order}: ensembles of M members", loc="left")
     left.set_ylabel(f"orbit same prediction\non {SETS[name]}")
     left.set_ylim(bottom=0)
-    for ax in (left, right):
-        finish(ax, settings, "standard error over images")
+    finish(left, settings, "standard error over images")
+    finish(right, settings.of_order(order), "standard error over images")
     return fig
 
 
@@ -164,10 +186,10 @@ def so2_figure(settings, found):
 
 def curve(ax, settings, found, order, name, number):
     """Draw the largest ensemble with error bars, and the quartiles of its members, epoch by epoch."""
-    part, epochs = found[f"C{order}"], np.arange(settings.of_order(order).epochs + 1)
+    part = found[f"C{order}"]
     values, errors = part[f"{name}.osp"][:, -1], total_error(part, name)[:, -1]
     members = part[f"{name}.members"]
-    plotting.orbit_curve(ax, epochs, values, members, errors=errors, label=f"C{order}", number=number)
+    plotting.orbit_curve(ax, part["epochs"], values, members, errors=errors, label=f"C{order}", number=number)
     if order == settings.orders[-1]:
         ax.plot([], [], **MEMBERS)
 

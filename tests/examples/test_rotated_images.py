@@ -1,11 +1,13 @@
 """Networks that know about rotations, and what is kept of predictions on orbits."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from _group_cnn import Canonicalised, GroupCNN, GroupConv, WideCNN, count_parameters, match_parameters, turn_back
-from _orbit_records import OrbitRecord
+from _orbit_records import OrbitRecord, paired
+from _orientations import follow_rotations
 from _rotated_images import drawn, on_orbits, rotate, rotations
 
 from ntk_equiv import ensembles, groups, reps
@@ -78,6 +80,39 @@ def test_canonicalised_network_is_exactly_invariant_under_quarter_turns(noise):
     assert deviations(WideCNN(50), 4, noise)[1:].min() > 0.1
 
 
+def test_orientations_follow_quarter_turns_exactly(noise):
+    module = Canonicalised(4, (8, 8, 8), 50)
+    params = jax.vmap(lambda key: module.init(key, noise)["params"])(jax.random.split(jax.random.key(3), 2))
+    found = follow_rotations(module, params, {"noise": noise}, 4)
+    np.testing.assert_array_equal(found["noise.whole.found"], [[1, 0, 0]] * 2)
+    np.testing.assert_array_equal(found["noise.whole.same"], [[1, np.nan, np.nan]] * 2)
+    np.testing.assert_array_equal(found["noise.whole.known"], [1, 1])
+    np.testing.assert_allclose(found["noise.half.found"].sum(1), 1)
+
+
+class Frozen(nn.Module):
+    """Finds orientation 0 whatever it sees, and says by how many steps it was told to turn back."""
+
+    def orient(self, x):
+        """Return 0 for each image."""
+        return jnp.zeros(len(x), int)
+
+    def classify(self, x, g):
+        """Return the steps."""
+        return g
+
+
+def test_orientations_that_do_not_follow_are_seen(noise):
+    """C4 turns by 1, 2 and 3 steps: orientation 0 is wrong by 1, 2 and 1. One step more than 3 is none."""
+    found = follow_rotations(Frozen(), {"none": np.zeros((1, 1))}, {"noise": noise}, 4)
+    np.testing.assert_allclose(found["noise.whole.found"], [[0, 2 / 3, 1 / 3]])
+    np.testing.assert_array_equal(found["noise.whole.same"], [[np.nan, 1, 1]])
+    numbers = [found[f"noise.whole.{what}"][0] for what in ("all", "known", "next")]
+    np.testing.assert_allclose(numbers, [1, 0, 1 / 3])
+    # Turned by 1/2, 3/2, 5/2 and 7/2 steps, it is wrong by 1/2, 3/2, 3/2 and 1/2.
+    np.testing.assert_allclose(found["noise.half.found"], [[1 / 2, 1 / 2, 0]])
+
+
 def test_gradients_pass_straight_through_the_choice_of_an_orientation(noise):
     rep, weights = rotations(4), jax.random.normal(jax.random.key(2), noise.shape, noise.dtype)
     probabilities = jnp.array([[0.1, 0.7, 0.1, 0.1], [0.4, 0.2, 0.2, 0.2], [0.1, 0.1, 0.1, 0.7]], jnp.float32)
@@ -113,6 +148,11 @@ def test_what_is_kept_of_orbits():
     np.testing.assert_allclose(found["points"], [[2, 2, 3 / 2], [2, 2, 3 / 2], [2, 2, 2]])
     np.testing.assert_allclose(found["error"][2], 0)
     np.testing.assert_allclose(found["monte_carlo"], 0)
+
+
+def test_errors_of_differences_are_paired():
+    value, error = paired([3, 5, 10], [2, 5, 7])
+    assert (value, error) == (pytest.approx(4 / 3), pytest.approx(np.std([1, 0, 3], ddof=1) / 3**0.5))
 
 
 def test_what_is_kept_of_drawn_rotations():
