@@ -216,5 +216,7 @@ def _time_panel(ax: Any, settings: Settings, found: Any) -> None:
     ax.legend(title="± standard error over members", title_fontsize=7)
 
 
+GRAPHS = Experiment("graphs", __doc__, PRESETS, load, compute, table, figures)
+
 if __name__ == "__main__":
-    raise SystemExit(Experiment("graphs", __doc__, PRESETS, load, compute, table, figures).main())
+    raise SystemExit(GRAPHS.main())
