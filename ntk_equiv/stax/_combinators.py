@@ -175,7 +175,10 @@ class JoinedSamples(BatchRule):
     """The samples of several branches as those of one."""
 
     def change(self, signals: Sequence[Signal], **settings: Any) -> Signal:
-        first = signals[0]
+        first, shapes = signals[0], {(signal.shape1 or ())[1:] for signal in signals}
+        if len(shapes) > 1:
+            fix = "Adjust strides, padding and widths."
+            raise refusal("layers", expected="branches of equal shape", got=f"shapes {sorted(shapes)}", fix=fix)
         _check_one([not s.is_gaussian or s.fan_outs > 0 for s in signals], "ends without weights")
 
         def joined(name: str, join: Callable) -> Any:

@@ -123,6 +123,8 @@ class Choice(PositionMap):
         indices, count = self.indices, sum(i is not Ellipsis for i in self.indices)
         if count == x.ndim + 1 and indices[-1] == slice(None):  # All channels, the axis after those of positions.
             indices, count = indices[:-1], x.ndim
+        if count == x.ndim + 1:
+            raise _chooses_channels(indices[-1])
         if count > x.ndim:
             got = f"{count} of them for {x.ndim} spatial axes"
             raise refusal("idx", expected="at most one index for each axis", got=got, fix="Leave out some.")
@@ -130,9 +132,7 @@ class Choice(PositionMap):
 
     def describe_output(self, state: SampleState) -> SampleState:
         if self.channels != slice(None):
-            fix = "The finite network has it; kernels are means over all channels."
-            got = repr(self.channels)
-            raise refusal("idx", expected="`:` for channels", got=got, fix=fix, kind=NotImplementedError)
+            raise _chooses_channels(self.channels)
         return super().describe_output(state)
 
     def requirements_for(self, wanted: Requirements) -> Requirements:
@@ -473,6 +473,11 @@ def _check_index(idx: Any) -> tuple[Any, Choice]:
     before, after = listed[:place], listed[place + 1 :]
     samples, channels = (before or [slice(None)])[0], (after or [slice(None)])[-1]
     return samples, Choice((*before[1:], Ellipsis, *after[:-1]), channels)
+
+
+def _chooses_channels(index: Any) -> Exception:
+    fix = "Kernels are means over all channels, which only finite networks can choose from."
+    return refusal("idx", expected="`:` for channels", got=repr(index), fix=fix, kind=NotImplementedError)
 
 
 def _product(factor: Array, dimension_numbers: Any, first: bool) -> Network:

@@ -71,7 +71,7 @@ CALLS = {
     "stax.unmask_fn(3)": "function",
     "stax.Index(stax.Slice[:, 'first'])": "idx",
     "stax.Index('first')": "idx",
-    "stax.Index(stax.Slice[:, 0, 0, 0])[2](IMAGES)": "idx",
+    "stax.Index(stax.Slice[:, 0, 0, 0, 0])[2](IMAGES)": "idx",
     "stax.DotGeneral(lhs=1.0, rhs=2.0)": "lhs, rhs",
     "stax.DotGeneral(rhs='two')": "rhs",
     "stax.DotGeneral(rhs=jnp.ones((5, 2)), dimension_numbers=(((-1,), (0,)), ((), ())))": "dimension_numbers",

@@ -320,6 +320,10 @@ WRONG_VALUES = {
         lambda: beside(stax.FanInConcat(0), stax.Relu(), stax.Relu()),
         r"at most one ends without weights, got 2",
     ),
+    "samples joined of other widths": (
+        lambda: beside(stax.FanInConcat(0), stax.Dense(1), stax.Dense(2)),
+        r"branches of equal shape, got shapes \[\(1,\), \(2,\)\]",
+    ),
     "samples joined of copies": (
         lambda: stax.serial(stax.Dense(1), COPIES, stax.FanInConcat(0))[2](X),
         r"at most one ends without weights, got 2",

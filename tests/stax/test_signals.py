@@ -82,6 +82,12 @@ def test_products_with_constants_that_have_axes_of_their_own():
     assert_close(product[2](x, None, "nngp"), np.einsum("ha,kb,ijhk->ijab", WEIGHTS[:3], WEIGHTS[:3], before))
 
 
+@pytest.mark.parametrize("idx", [stax.Slice[0], stax.Slice[..., 0], stax.Slice[:, 0, :2], stax.Slice[::2, 0, 0]])
+def test_kernels_need_samples_and_all_channels(idx):
+    with pytest.raises(NotImplementedError, match="`idx` must be"):
+        stax.serial(first(), stax.Index(idx))[2](images(0, 4))
+
+
 def test_joined_samples_of_different_branches_are_independent():
     x, y = images(0, 3)[:, 0], images(1, 2)[:, 0]
     left, right = stax.Dense(4, 1.3), stax.serial(first(), stax.Dense(4))
