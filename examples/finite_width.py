@@ -104,15 +104,19 @@ PRESETS = {
     "laptop": Settings(
         (
             Problem(
-                "vectors, ReLU", "vectors", "relu", (*QUICK, 4096, 8192), (256,) * 5, (256, 256, 256, 128, 64), LONG
+                "vectors, ReLU",
+                "vectors",
+                "relu",
+                (*QUICK, 4096, 8192),
+                (256, 256, 256, 64, 32),
+                (256, 256, 64, 16, 8),
+                LONG,
             ),
-            Problem("vectors, erf", "vectors", "erf", QUICK, (256,) * 3, (256,) * 3, LONG),
-            Problem(
-                "vectors, 3 hidden layers", "vectors", "deep", (64, 256, 512), (256, 256, 64), (128, 64, 16), LONG[:6]
-            ),
-            Problem("Ising", "ising", "relu", QUICK, (128,) * 3, (32,) * 3, LONG),
-            Problem("FashionMNIST", "fashion", "relu", QUICK, (128, 128, 64), (64, 64, 32), LONG[:6]),
-            Problem("FashionMNIST, CNN", "fashion", "cnn", (4, 8, 16), (64,) * 3, (16,) * 3, LONG[:5]),
+            Problem("vectors, erf", "vectors", "erf", QUICK, (256,) * 3, (256, 256, 64), LONG),
+            Problem("vectors, 3 hidden layers", "vectors", "deep", (64, 256), (256,) * 2, (128, 64), LONG[:6]),
+            Problem("Ising", "ising", "relu", QUICK, (128,) * 3, (16, 16, 8), LONG, coarse=True),
+            Problem("FashionMNIST", "fashion", "relu", QUICK, (128, 128, 64), (32, 32, 16), LONG[:6], coarse=True),
+            Problem("FashionMNIST, CNN", "fashion", "cnn", (4, 8), (64,) * 2, (4,) * 2, LONG[:5], coarse=True),
         )
     ),
     "ising": Settings(
@@ -123,7 +127,7 @@ PRESETS = {
                 "bare",
                 (128, 512, 1024, 2048),
                 (128, 64, 32, 16),
-                (8, 4, 2, 2),
+                (4, 2, 2, 0),
                 (10, 30, 100, 300, 1000),
                 rate=50.0,
                 coarse=True,
@@ -186,17 +190,18 @@ def build(name, width, outputs):
 
 
 def compute(settings, data, results):
-    """Predict and measure. Each width of each problem is two parts, and the narrow ones come first."""
+    """Predict and measure. Each width of each problem is two parts, and the narrowest of each problem come first."""
     parts = [
-        (width, number, place)
-        for number, problem in enumerate(settings.problems)
-        for place, width in enumerate(problem.widths)
+        (place, number) for number, problem in enumerate(settings.problems) for place in range(len(problem.widths))
     ]
-    for width, number, place in sorted(parts):
-        problem, name = settings.problems[number], f"{number}-{width}"
-        task = Task(problem, place, *data[problem.data], jax.random.fold_in(jax.random.key(settings.seed), width))
+    for place, number in sorted(parts):
+        problem = settings.problems[number]
+        width = problem.widths[place]
+        key = jax.random.fold_in(jax.random.key(settings.seed), width)
+        task, name = Task(problem, place, *data[problem.data], key), f"{number}-{width}"
         results.part(f"trained-{name}", train_and_measure, task, f"trained-{name}", results)
-        results.part(f"predicted-{name}", predict, task)
+        if problem.followed[place]:
+            results.part(f"predicted-{name}", predict, task)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -345,9 +350,9 @@ def left(trained, predicted):
 
 
 def finished(problem, number, found):
-    """Return the results of a problem by width, as far as there are any: tables may be redrawn on the way."""
+    """Return what was trained and predicted by width, as far as there is any: tables may be redrawn on the way."""
     names = {width: (f"trained-{number}-{width}", f"predicted-{number}-{width}") for width in problem.widths}
-    return {width: (found[a], found[b]) for width, (a, b) in names.items() if a in found and b in found}
+    return {width: (found[a], found.get(b)) for width, (a, b) in names.items() if a in found}
 
 
 def table(settings, found):
@@ -358,14 +363,15 @@ def table(settings, found):
             continue
         rate = max(trained["rate"] for trained, _ in by_width.values())
         lines += ["", f"{problem.title}: rate {rate:.3g}"]
-        lines += ["width  steps  trained  measured ± error   followed  predicted ± error    left  chance  Θ moved    κ"]
+        lines += ["width  steps  trained  measured ± error   chance  followed  predicted ± error    left  Θ moved    κ"]
         for width, (trained, predicted) in by_width.items():
             lines += rows_of_shift(problem, width, trained, predicted)
         lines += ["", "width   holds until: measured (between)        predicted (between)              ratio"]
         for width, (trained, predicted) in by_width.items():
-            both = measured_until(problem.steps, trained), predicted["until"]
+            both = [measured_until(problem.steps, trained)] + ([] if predicted is None else [predicted["until"]])
             texts = [f"{t:8.4g} ({low:.4g} to {high:.4g})" for t, low, high in both]
-            lines.append(f"{width:5d}   {texts[0]:36} {texts[1]:36} {both[1][0] / both[0][0]:.2f}")
+            ratio = [f"{both[1][0] / both[0][0]:.2f}"] if len(both) > 1 and np.isfinite(both[0][0]) else []
+            lines.append(f"{width:5d}   " + " ".join([f"{text:36}" for text in texts] + ratio).rstrip())
         if problem.data == "ising":
             lines += ["", *rows_of_orbits(problem, by_width)]
     return "\n".join(lines)
@@ -374,13 +380,19 @@ def table(settings, found):
 def rows_of_shift(problem, width, trained, predicted):
     """Return one line for each time: the measured and the predicted shift, and what is left of it."""
     measured, errors = size(trained["shift"], trained["error"]), error_of_size(trained["error"])
+    count, chance = trained["members"], trained["chance"]
+    lines = [
+        f"{width:5d}  {steps:5d}  {count:7d}  {measured[k]:.4f} ± {errors[k]:.4f}  {chance[k]:.4f}"
+        for k, steps in enumerate(problem.steps)
+    ]
+    if predicted is None:
+        return lines
     expected, noise = size(predicted["shift"], predicted["error"]), error_of_size(predicted["error"])
     remaining, followed = left(trained, predicted), predicted["shifts"].shape[1]
     return [
-        f"{width:5d}  {steps:5d}  {trained['members']:7d}  {measured[k]:.4f} ± {errors[k]:.4f}   {followed:8d}"
-        f"  {expected[k]:.4f} ± {noise[k]:.4f}  {remaining[k]:.4f}  {trained['chance'][k]:.4f}"
+        f"{line}  {followed:8d}  {expected[k]:.4f} ± {noise[k]:.4f}  {remaining[k]:.4f}"
         f"  {predicted['kernel_change'][k]:7.2%}  {predicted['lazy_ratio'][k]:.3f}"
-        for k, steps in enumerate(problem.steps)
+        for k, line in enumerate(lines)
     ]
 
 
@@ -390,29 +402,35 @@ def rows_of_orbits(problem, by_width):
     lines += ["width  steps  measured ± error     infinite  infinite + correction"]
     for width, (trained, predicted) in by_width.items():
         for k, steps in enumerate(problem.steps):
-            # The correction is a mean of differences of the same members.
-            change = predicted["orbit"][k] - predicted["orbit.exact"][k]
-            (value, error), (correction, noise) = (
-                (one.mean(), one.std(ddof=1) / math.sqrt(len(one))) for one in (trained["orbit"][k], change)
-            )
-            infinite = trained["orbit.theory"][k]
-            corrected = f"{infinite + correction:.5f} ± {noise:.5f}"
-            lines.append(f"{width:5d}  {steps:5d}  {value:.5f} ± {error:.5f}   {infinite:.5f}  {corrected}")
+            value, infinite = with_error(trained["orbit"][k]), trained["orbit.theory"][k]
+            line = f"{width:5d}  {steps:5d}  {value[0]:.5f} ± {value[1]:.5f}   {infinite:.5f}"
+            if predicted is not None:
+                # The correction is a mean of differences of the same members.
+                correction = with_error(predicted["orbit"][k] - predicted["orbit.exact"][k])
+                line += f"  {infinite + correction[0]:.5f} ± {correction[1]:.5f}"
+            lines.append(line)
     return lines
 
 
+def with_error(values):
+    """Return a mean and its standard error."""
+    return values.mean(), values.std(ddof=1) / math.sqrt(len(values))
+
+
 def figures(settings, found):
-    columns = min(len(settings.problems), 3)
-    fig, axes = plotting.panels(columns, -(-len(settings.problems) // columns), width=3.4, height=3.0)
-    for number, (ax, problem) in enumerate(zip(axes, settings.problems, strict=False)):
-        for place, (width, both) in enumerate(finished(problem, number, found).items()):
+    by_problem = [(problem, finished(problem, number, found)) for number, problem in enumerate(settings.problems)]
+    drawn = [(problem, by_width) for problem, by_width in by_problem if by_width]
+    columns = max(1, min(len(drawn), 3))
+    fig, axes = plotting.panels(columns, max(1, -(-len(drawn) // columns)), width=3.4, height=3.0)
+    for ax, (problem, by_width) in zip(axes, drawn, strict=False):
+        for place, (width, both) in enumerate(by_width.items()):
             draw(ax, problem.steps, *both, width, place)
         ax.set(title=problem.title, xlabel="steps", xscale="log", ylim=(0, None))
         ax.set_xticks(problem.steps, map(str, problem.steps))
         ax.minorticks_off()
         ax.legend()
     axes[0].set_ylabel("shift of the mean")
-    for ax in axes[len(settings.problems) :]:
+    for ax in axes[len(drawn) :]:
         ax.set_axis_off()
     return {"finite_width": fig}
 
@@ -421,7 +439,8 @@ def draw(ax, steps, trained, predicted, width, place):
     """Draw what was measured at one width, and what was predicted (dashed)."""
     errors = error_of_size(trained["error"])
     plotting.measured(ax, steps, size(trained["shift"], trained["error"]), errors, label=f"width {width}", number=place)
-    plotting.predicted(ax, steps, size(predicted["shift"], predicted["error"]), number=place)
+    if predicted is not None:
+        plotting.predicted(ax, steps, size(predicted["shift"], predicted["error"]), number=place)
 
 
 if __name__ == "__main__":

@@ -300,7 +300,7 @@ def laziness(
     linearisation there, and the drift of the kernel during the step is corrected for. The kernel is that of all outputs
     at once, [nC, nC], not the mean over channels. Losses are as for `InfiniteEnsemble`. A step costs a kernel of the
     training samples and its decomposition, and about ten products with Jacobians. Jacobians of more than 2²⁵ numbers
-    are not stored: then steps cost as many products as Lanczos' method needs, about √(ηλh).
+    or 512 rows are not stored: then steps cost as many products as Lanczos' method needs, about √(ηλh).
 
     Args:
         apply: a function `apply(params, x)`, a Linen module, a pair `(init, apply)` or a stax triple, as for

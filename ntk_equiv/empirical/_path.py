@@ -49,7 +49,7 @@ STEPS_PER_OCTAVE, STEPS_PER_OCTAVE_WITH_KINKS = 4, 8
 # So many intermediate results of a network are kept at once for a product with its Jacobian: 0.5 GB in float64.
 NUMBERS_AT_ONCE = 2**26
 # A Jacobian of more numbers, or with more rows, is not stored, and its kernel is not decomposed.
-LARGEST_JACOBIAN, MOST_ROWS = 2**25, 1024
+LARGEST_JACOBIAN, MOST_ROWS = 2**25, 512
 # Below this ηλh, differences over λ would cancel, and their limits at λ = 0 are precise.
 SMALL_STEP = 1e-2
 # Steps of the power iteration for the norm of the change of the Jacobian, which is not needed precisely.
@@ -179,48 +179,12 @@ def follow(
     flat, restore = ravel_pytree(params)
     tangent = _Tangent(apply, constants, restore, x, portion, stored)
     start, initial, test_outputs = tangent.at(flat), tangent.outputs(flat, x) - y, tangent.outputs(flat, x_test)
-
-    def long_step(state: _State, h: jax.Array) -> _State:
-        elapsed = filter.learning_rate * h / entries  # type: ignore[attr-defined]
-        # Gradient descent uses the Jacobian at the beginning of each of its steps.
-        late = (h - 1) / (2 * h) if filter.in_steps else 0.5
-        phi = lambda lam: filter(lam / entries, h) / entries  # noqa: E731
-        chi = partial(_weight_of_drift, phi, h, elapsed, filter.in_steps)
-        here = tangent.at(state.w)
-        moved = state.w - here.pull(here.spectral(phi, state.residual))
-        residual, there = tangent.outputs(moved, x) - y, tangent.at(moved, only_products=True)
-        pulled, pulled_here = there.pull(residual), here.pull(residual)
-        drift = there.push(pulled) - here.push(pulled_here)
-        moved = moved + here.pull(here.spectral(chi, drift)) - late * elapsed * (pulled - pulled_here)
-        linear_u = start.spectral(phi, state.linear_residual)
-        linear_move = start.pull(linear_u)
-        return _State(
-            moved,
-            tangent.outputs(moved, x) - y,
-            state.linear_w - linear_move,
-            state.linear_residual - start.push(linear_move),
-        )
-
-    def step(state: _State, begin: jax.Array, end: jax.Array) -> _State:
-        """Take one long step, or several shorter ones where training would increase the residual."""
-        shortest = 1.0 if filter.in_steps else (end - begin) / MOST_PARTS
-
-        def attempt(reached: tuple[_State, jax.Array, jax.Array]) -> tuple[_State, jax.Array, jax.Array]:
-            before, at, h = reached
-            h = jnp.minimum(h, end - at)
-            after = long_step(before, h)
-            # Written so that what is not a number is refused.
-            falls = jnp.linalg.norm(after.residual) <= (1 + LARGEST_GROWTH) * jnp.linalg.norm(before.residual)
-            accepted = falls | (h <= shortest)
-            half = jnp.maximum(jnp.floor(h / 2) if filter.in_steps else h / 2, shortest)
-            state = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), after, before)
-            return state, jnp.where(accepted, at + h, at), jnp.where(accepted, 2 * h, half)
-
-        return jax.lax.while_loop(lambda reached: reached[1] < end, attempt, (state, begin, end - begin))[0]
+    training = _Training(filter, entries, y, tangent, start, jnp.linalg.norm(initial))
 
     def one(state: _State, interval: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[_State, dict[str, jax.Array]]:
         begin, end, wanted = interval
-        state = jax.lax.cond(end > begin, step, lambda state, *_: state, state, begin, end)
+        advance = partial(_advance, training)
+        state = jax.lax.cond(end > begin, advance, lambda state, *_: state, state, begin, end)
         linear = test_outputs + tangent.at(flat, only_products=True).push(state.linear_w - flat, x_test)
         bend = tangent.outputs(state.linear_w, x_test) - linear
         measure = lambda w: _measure_move(tangent, start, flat, w, initial)  # noqa: E731
@@ -229,6 +193,61 @@ def follow(
         return state, {"trained": trained, "linear": linear, "bend": bend, "move": move}
 
     return jax.lax.scan(one, _State(flat, initial, flat, initial), intervals)[1]
+
+
+class _Training(NamedTuple):
+    """What all steps of a member have in common: how it is trained, where it starts, and how large ρ is there."""
+
+    filter: Any
+    entries: Scalar
+    y: jax.Array
+    tangent: "_Tangent"
+    start: "_Products | _Decomposed"
+    scale: jax.Array
+
+
+def _advance(training: _Training, state: _State, begin: jax.Array, end: jax.Array) -> _State:
+    """Take one long step, or several shorter ones where training would increase the residual."""
+    in_steps = training.filter.in_steps
+    shortest = 1.0 if in_steps else (end - begin) / MOST_PARTS
+    # Below this the residual is what rounding leaves of it.
+    negligible = jnp.sqrt(jnp.finfo(state.w.dtype).eps) * training.scale
+
+    def attempt(reached: tuple[_State, jax.Array, jax.Array]) -> tuple[_State, jax.Array, jax.Array]:
+        before, at, h = reached
+        h = jnp.minimum(h, end - at)
+        after = _take_step(training, before, h)
+        allowed = (1 + LARGEST_GROWTH) * jnp.linalg.norm(before.residual) + negligible
+        # Written so that what is not a number is refused.
+        accepted = (jnp.linalg.norm(after.residual) <= allowed) | (h <= shortest)
+        half = jnp.maximum(jnp.floor(h / 2) if in_steps else h / 2, shortest)
+        state = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), after, before)
+        return state, jnp.where(accepted, at + h, at), jnp.where(accepted, 2 * h, half)
+
+    return jax.lax.while_loop(lambda reached: reached[1] < end, attempt, (state, begin, end - begin))[0]
+
+
+def _take_step(training: _Training, state: _State, h: jax.Array) -> _State:
+    """Return the state after a step of length h."""
+    filter, entries, y, tangent, start, _ = training
+    elapsed = filter.learning_rate * h / entries
+    # Gradient descent uses the Jacobian at the beginning of each of its steps.
+    late = (h - 1) / (2 * h) if filter.in_steps else 0.5
+    phi = lambda lam: filter(lam / entries, h) / entries  # noqa: E731
+    chi = partial(_weight_of_drift, phi, h, elapsed, filter.in_steps)
+    here = tangent.at(state.w)
+    moved = state.w - here.pull(here.spectral(phi, state.residual))
+    residual, there = tangent.outputs(moved, tangent.x) - y, tangent.at(moved, only_products=True)
+    pulled, pulled_here = there.pull(residual), here.pull(residual)
+    drift = there.push(pulled) - here.push(pulled_here)
+    moved = moved + here.pull(here.spectral(chi, drift)) - late * elapsed * (pulled - pulled_here)
+    linear_move = start.pull(start.spectral(phi, state.linear_residual))
+    return _State(
+        moved,
+        tangent.outputs(moved, tangent.x) - y,
+        state.linear_w - linear_move,
+        state.linear_residual - start.push(linear_move),
+    )
 
 
 def _weight_of_drift(phi: SpectralFn, h: jax.Array, elapsed: jax.Array, in_steps: bool, lam: jax.Array) -> jax.Array:

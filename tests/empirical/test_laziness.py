@@ -114,9 +114,9 @@ def test_what_long_steps_leave_falls_with_their_square(smooth):
 
 
 def test_kernels_that_are_not_stored_change_nothing():
-    """With more than a thousand outputs, Lanczos' method takes the place of a decomposition."""
-    x, rng = RNG.normal(size=(1030, 3)), np.random.default_rng(5)
-    many, labels = jnp.array(x), jnp.array(rng.normal(size=(1030, 1)))
+    """With more than 512 outputs, Lanczos' method takes the place of a decomposition."""
+    x, rng = RNG.normal(size=(520, 3)), np.random.default_rng(5)
+    many, labels = jnp.array(x), jnp.array(rng.normal(size=(520, 1)))
     net = network(8, outputs=1)
     params = members_of(net, 2)
     found = laziness(net, params, (many, labels), TEST, STEPS, DESCENT, reduction="mean")
