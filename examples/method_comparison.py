@@ -6,8 +6,8 @@
     Canon        a small group CNN rotates the image to a standard orientation, an ordinary network classifies it
 
 All are trained on FashionMNIST under all rotations by 360/k degrees, with the same optimizer. The presets "quick" and
-"paper" give all methods the same number of steps. The preset "laptop" trains each as long as it needs for an accuracy
-above 80 %. The orbit same prediction says how many of the k rotations of an image get the same class as the image. It
+"paper" give all methods the same number of steps. The preset "laptop" trains each for as long as should take it to an
+accuracy of about 80 %. The orbit same prediction says how many of the k rotations of an image get the same class as the image. It
 is k if the classifier is invariant. The last two methods are exactly invariant for k = 4. For k = 8 and 16 they are
 not, because rotations on a square grid of pixels or features interpolate.
 
