@@ -65,11 +65,11 @@ PRESETS = {
     "quick": Settings(),
     "laptop": Settings(
         orbits=100,
-        members=64,
+        members=32,
         law_samples=10,
         draws=8,
         descent_widths=(128, 512, 1024),
-        descent_members=64,
+        descent_members=32,
     ),
     "paper": Settings(
         orbits=1000,
@@ -275,5 +275,7 @@ def _rmse(ens: InfiniteEnsemble, data: Data, t: float) -> Any:
     return jnp.sqrt(jnp.mean((ens.mean(data.pairs.test.x, t) - data.pairs.test.y) ** 2))
 
 
+CROSS_PRODUCT = Experiment("cross_product", __doc__, PRESETS, load, compute, table, figures)
+
 if __name__ == "__main__":
-    raise SystemExit(Experiment("cross_product", __doc__, PRESETS, load, compute, table, figures).main())
+    raise SystemExit(CROSS_PRODUCT.main())

@@ -62,7 +62,7 @@ class Settings:
 
 PRESETS = {
     "quick": Settings(),
-    "laptop": Settings(samples=24, widths=(64, 256, 1024), members=96),
+    "laptop": Settings(samples=24, widths=(64, 256, 1024), members=64),
     "paper": Settings(
         group="O", molecules=100, samples=100, widths=(256, 1024, 4096), members=1000, steps=300, early=(1, 6, 20, 60)
     ),
@@ -216,5 +216,7 @@ def _time_panel(ax: Any, settings: Settings, found: Any) -> None:
     ax.legend(title="± standard error over members", title_fontsize=7)
 
 
+GRAPHS = Experiment("graphs", __doc__, PRESETS, load, compute, table, figures)
+
 if __name__ == "__main__":
-    raise SystemExit(Experiment("graphs", __doc__, PRESETS, load, compute, table, figures).main())
+    raise SystemExit(GRAPHS.main())

@@ -62,7 +62,7 @@ class Settings:
 
 PRESETS = {
     "quick": Settings("pathmnist", 1423, 3, (4, 8), (5, 20), 2, 3, 16, 5, 5.0, 200, 23),
-    "laptop": Settings("pathmnist", 1423, 3, (4, 8), (5, 20), 4, 1, 16, 60, 5.0, 200, 60),
+    "laptop": Settings("pathmnist", 1423, 3, (4, 8), (5, 20), 2, 2, 16, 40, 5.0, 200, 20),
     # Orbits of the validation and OOD images under C16 take 25 GB on the host.
     "paper": Settings("nct_crc_he", 10_000, 6, (4, 8, 12, 16), (5, 20), 20, 1, 16, 100, 5.0, 1000, 50),
     "test": Settings("drawn", 24, 3, (4,), (1, 2), 1, 2, 16, 1, 10.0, 3, 9),
