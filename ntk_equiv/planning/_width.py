@@ -66,8 +66,17 @@ def answer_width(
     keys = jax.random.split(jax.random.key(settings.seed), NETWORKS)
     params = jax.vmap(lambda key: network.init_fn(key, (1, *shape))[1])(keys)
     test = jnp.asarray(problem.x_test[:TEST_SAMPLES])
-    rest = {"reduction": settings.reduction, "theory": theory, "steps_per_octave": STEPS_PER_OCTAVE}
-    found = empirical.laziness(network, params, train, test, looked_at, flow, **rest)
+    found = empirical.laziness(
+        network,
+        params,
+        train,
+        test,
+        looked_at,
+        flow,
+        reduction=settings.reduction,
+        theory=theory,
+        steps_per_octave=STEPS_PER_OCTAVE,
+    )
     until = found.holds_until(settings.members, standard_errors=STANDARD_ERRORS)
     chance = found.spreads / np.sqrt(settings.members)
     needed = empirical.required_width({settings.width: found}, max(STANDARD_ERRORS * float(chance[-1]), 1e-300))
