@@ -6,10 +6,10 @@
     Canon        a small group CNN rotates the image to a standard orientation, an ordinary network classifies it
 
 All are trained on FashionMNIST under all rotations by 360/k degrees, with the same optimizer. The presets "quick" and
-"paper" give all methods the same number of steps. The preset "laptop" trains each as long as it needs for an accuracy
-above 80 %. The orbit same prediction says how many of the k rotations of an image get the same class as the image. It
-is k if the classifier is invariant. The last two methods are exactly invariant for k = 4. For k = 8 and 16 they are
-not, because rotations on a square grid of pixels or features interpolate.
+"paper" give all methods the same number of steps. The preset "laptop" trains each for as long as should take it to an
+accuracy of about 80 %. The orbit same prediction says how many of the k rotations of an image get the same class as the
+image. It is k if the classifier is invariant. The last two methods are exactly invariant for k = 4. For k = 8 and 16
+they are not, because rotations on a square grid of pixels or features interpolate.
 
 Methods are compared after training, on the same images, so that differences have paired errors. Table 1 of the paper
 has mean and standard deviation over the epochs instead: these are shown too, where all methods have the same epochs.
@@ -258,6 +258,7 @@ def curves(ax, settings, found, name, whole):
             ax.plot(places, members, ".", color=plotting.COLOURS[number], markersize=3, alpha=0.6)
     ax.axhline(1, color="black", linewidth=0.8, linestyle=(0, (1, 3)))
     ax.set_xticks(range(len(settings.orders)), [f"C{order}" for order in settings.orders])
+    ax.set_xlim(-0.5, len(settings.orders) - 0.5)
     ax.set_xlabel("augmented by (bars: standard error;\ndots: single networks)")
 
 

@@ -166,7 +166,8 @@ def list_pictures(path: Path) -> dict[str, list[Path]]:
     folders = sorted(entry for entry in path.iterdir() if entry.is_dir()) if path.is_dir() else []
     listing = {folder.name: sorted(f for f in folder.iterdir() if f.suffix.lower() in _SUFFIXES) for folder in folders}
     if not any(listing.values()):
-        got = "no images there" if path.is_dir() else "no such folder"
+        beside = path.is_dir() and any(file.suffix.lower() in _SUFFIXES for file in path.iterdir())
+        got = "images outside of such folders" if beside else "no images there" if path.is_dir() else "no such folder"
         fix = f"Images end in one of {', '.join(sorted(_SUFFIXES))}, in folders named after their classes."
         expected = "a folder with a folder of images for each class"
         raise refusal(str(path), expected=expected, got=got, fix=fix, kind=FileNotFoundError)

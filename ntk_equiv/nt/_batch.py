@@ -18,7 +18,8 @@ def batch(kernel_fn: Callable, batch_size: int = 0, device_count: int = -1, stor
     Analytic kernels go through `ntk_equiv.gram`, which uses all devices. Other functions are called batch by batch.
 
     Args:
-        kernel_fn: any function `(x1, x2, *args, **kwargs)`.
+        kernel_fn: any function `(x1, x2, *args, **kwargs)`. Keywords that are pairs of arrays, as `pattern` is,
+            belong to the samples of `x1` and of `x2`, and are cut with them.
         batch_size: how many samples of `x1` and of `x2` are evaluated at a time; 0 means all.
         device_count: has no effect: all devices are used where that is possible.
         store_on_device: False to collect results in the memory of the host.
@@ -45,7 +46,10 @@ def batch(kernel_fn: Callable, batch_size: int = 0, device_count: int = -1, stor
         rows = []
         for left in _slices(x1, size, 0):
             columns = _slices(x1 if x2 is None else x2, size, 1)
-            tiles = [kernel_fn(*_tile(x1, x2, left, right, same), *args, **kwargs) for right in columns]
+            tiles = [
+                kernel_fn(*_tile(x1, x2, left, right, same), *args, **_keywords_of_tile(kwargs, left, right))
+                for right in columns
+            ]
             rows.append(_join(jax.tree.map(to.asarray, tiles), 1, to))
         whole = _join(rows, 0, to)
         one_batch = lambda k: k.as_one_batch() if _is_kernel(k) else k  # noqa: E731
@@ -72,6 +76,18 @@ def _tile(x1: Any, x2: Any, left: slice, right: slice, same: bool) -> tuple:
         return jax.tree.map(cut, x1, is_leaf=_is_kernel), None
     second = None if same and left == right else jax.tree.map(lambda x: x[right], x1 if x2 is None else x2)
     return jax.tree.map(lambda x: x[left], x1), second
+
+
+def _keywords_of_tile(kwargs: dict[str, Any], left: slice, right: slice) -> dict[str, Any]:
+    """Return keywords for a tile: pairs of arrays, such as `pattern`, are cut like the samples that they belong to."""
+
+    def cut(name: str, value: Any) -> Any:
+        arrays = isinstance(value, tuple) and len(value) == 2 and all(v is None or jnp.ndim(v) for v in value)
+        if name in ("rng", "params") or not arrays:
+            return value
+        return tuple(None if v is None else v[own] for v, own in zip(value, (left, right), strict=True))
+
+    return {name: cut(name, value) for name, value in kwargs.items()}
 
 
 def _join(tiles: list, axis: int, to: Any) -> Any:

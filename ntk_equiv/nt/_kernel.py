@@ -13,7 +13,7 @@ import jax
 
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import select
-from ntk_equiv.nt._axes import first_said
+from ntk_equiv.nt._axes import Seam, check_seams, first_said
 from ntk_equiv.stax import (
     ANY,
     BatchRule,
@@ -133,6 +133,8 @@ class AnalyticKernelFn(KernelFn):
     Attributes:
         out: the order of axes of the outputs, where it differs from that of the inputs.
         joined: the axis along which `FanInConcat` joins branches.
+        rank: how many axes the outputs have; None if as many as the inputs, 0 if that is not known.
+        seams: where layers meet: in which order outputs are, in which the next layer takes them, and their rank.
         name: the name of the layer.
 
     Example:
@@ -145,6 +147,8 @@ class AnalyticKernelFn(KernelFn):
 
     out: Orders = dataclasses.field(default=ANY, metadata={"static": True})
     joined: int | None = static(default=None)
+    rank: int | None = static(default=None)
+    seams: tuple[Seam, ...] = static(default=())
     name: str = static(default="serial")
 
     @property
@@ -164,6 +168,7 @@ class AnalyticKernelFn(KernelFn):
         if given != ANY:
             return dataclasses.replace(self, order=first_said(given, self.order))(x1, x2, get, **kwargs)
         order = self.order_after()
+        check_seams(self.seams, _rank_of(x1))
         names = {"nngp", "ntk"} if get is None else {get.lower()} if isinstance(get, str) else set(map(str.lower, get))
         continued = any(map(_is_kernel, jax.tree.leaves(x1, is_leaf=_is_kernel)))
         x1 = map_signals(Kernel.native, x1) if continued else x1
@@ -180,6 +185,11 @@ class AnalyticKernelFn(KernelFn):
 
 def _is_kernel(x: Any) -> bool:
     return isinstance(x, Kernel)
+
+
+def _rank_of(x: Any) -> int:
+    """Return how many axes samples have, 0 if they are not one array."""
+    return len(x.shape1) if _is_kernel(x) else getattr(x, "ndim", 0)
 
 
 def _in_order(signals: Any, order: Orders) -> Any:

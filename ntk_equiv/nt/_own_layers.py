@@ -171,4 +171,4 @@ def triple(layer: Any, name: str = "layer") -> Any:
     full_batch = asked.get("diagonal_batch", True) in (False, Diagonal(Bool.NO, Bool.NO))
     order = Order(asked.get("batch_axis"), asked.get("channel_axis"))
     step = KernelStep(kernel_fn, order, full_batch)
-    return Network(init_fn, apply_fn, AnalyticKernelFn(step, order=order, name=name))
+    return Network(init_fn, apply_fn, AnalyticKernelFn(step, order=order, rank=0, name=name))

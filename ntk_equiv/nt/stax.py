@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from ntk_equiv import stax as _native
 from ntk_equiv._check import refusal, whole_number
-from ntk_equiv.nt._axes import first_said, native_axis
+from ntk_equiv.nt._axes import first_said, native_axis, seams_between
 from ntk_equiv.nt._kernel import AnalyticKernelFn
 from ntk_equiv.nt._own_layers import Bool as Bool
 from ntk_equiv.nt._own_layers import Diagonal as Diagonal
@@ -45,17 +45,21 @@ KEYWORDS = frozenset({"rng", "pattern", "mode", "mask_constant"})
 def _serial(*layers: Any) -> Network:
     listed = [triple(each) for each in layers]
     into: Any = functools.reduce(first_said, [each.kernel_fn.order for each in listed], ANY)
-    out, rules = into, []
-    for each in listed:
-        rules.append(_rule_at(each.kernel_fn, out))
-        out = each.kernel_fn.order_after(out)
-    return _composed(_native.serial, listed, rules, order=into, out=out)
+    out, rank, rules, seams = into, None, [], []
+    for each in [network.kernel_fn for network in listed]:
+        rules.append(_rule_at(each, out))
+        seams += seams_between(out, each.order, rank)
+        seams += [(before, after, rank if own is None else own) for before, after, own in each.seams]
+        out, rank = each.order_after(out), rank if each.rank is None else each.rank
+    return _composed(_native.serial, listed, rules, order=into, out=out, rank=rank, seams=tuple(seams))
 
 
 def _parallel(*layers: Any) -> Network:
     listed = [triple(each) for each in layers]
     into, out = tuple(each.kernel_fn.order for each in listed), tuple(each.kernel_fn.order_after() for each in listed)
-    return _composed(_native.parallel, listed, [each.kernel_fn.rule for each in listed], order=into, out=out)
+    seams, ranks = sum((each.kernel_fn.seams for each in listed), ()), {each.kernel_fn.rank for each in listed}
+    facts = {"order": into, "out": out, "seams": seams, "rank": ranks.pop() if len(ranks) == 1 else 0}
+    return _composed(_native.parallel, listed, [each.kernel_fn.rule for each in listed], **facts)
 
 
 def _composed(compose: Callable, layers: list[Network], rules: list[Any], **facts: Any) -> Network:
@@ -125,21 +129,21 @@ def _in_any_order(make: Callable, batch_axis: int, channel_axis: int | None = No
     name, into = make.__name__, Order(batch_axis, channel_axis)
     if name in _ON_ARRAYS:
         return _on_arrays(make, into, settings)
-    out = into
+    out, rank = into, None
     if name == "Flatten":
         batch = settings.pop("batch_axis_out") % 2
-        out = Order(batch, 1 - batch)
+        out, rank = Order(batch, 1 - batch), 2
     elif name.startswith("Global") and name.endswith("Pool"):
         # A channel axis that is counted from the end comes after that of samples.
         channel = -1 if into.channel is None else into.channel
-        out = Order(0, 1) if channel < 0 or channel > (into.batch or 0) else Order(1, 0)
+        out, rank = Order(0, 1) if channel < 0 or channel > (into.batch or 0) else Order(1, 0), 2
     if name == "ImageResize":
         settings["shape"] = shape_to_native(settings["shape"], into)
     for axes in {"axis", "aggregate_axis"} & {name for name, value in settings.items() if value is not None}:
         listed = [settings[axes]] if isinstance(settings[axes], int) else settings[axes]
         settings[axes] = tuple(native_axis(axis, into) for axis in listed)
     made = make(**settings)
-    return _between(_native.passing_without_graph(made) if name == "Aggregate" else made, name, into, out)
+    return _between(_native.passing_without_graph(made) if name == "Aggregate" else made, name, into, out, rank)
 
 
 def _choose(into: Order, idx: Any) -> tuple:
@@ -204,12 +208,12 @@ def _on_arrays(make: Callable, into: Order, settings: dict[str, Any]) -> Network
         return MaskedArray(jnp.where(mask, 0, function(x.masked_value)), mask)
 
     rule = make(**settings | turned).kernel_fn.rule
-    return _layer(make.__name__, init_fn, apply_fn, rule, order=into, out=out)
+    return _layer(make.__name__, init_fn, apply_fn, rule, order=into, out=out, rank=0)
 
 
-def _between(layer: Network, name: str, into: Order, out: Order) -> Network:
+def _between(layer: Network, name: str, into: Order, out: Order, rank: int | None = None) -> Network:
     """Return a layer for samples whose axes are in the order `into`; those of its outputs are in the order `out`."""
-    return _layer(name, *moved_between(layer, into, out), layer.kernel_fn.rule, order=into, out=out)
+    return _layer(name, *moved_between(layer, into, out), layer.kernel_fn.rule, order=into, out=out, rank=rank)
 
 
 def _wherever(layer: Network, name: str, copies: int | None) -> Network:

@@ -57,8 +57,11 @@ def test_a_damaged_picture_is_named(folder):
 def test_missing_pictures_and_settings_are_refused(folder, key):
     with pytest.raises(FileNotFoundError, match="no such folder"):
         datasets.image_folder(folder / "typo")
-    with pytest.raises(FileNotFoundError, match="no images there"):
+    with pytest.raises(FileNotFoundError, match="got images outside of such folders"):
         datasets.image_folder(folder / "ADI")
+    (folder / "ADI" / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="no images there"):
+        datasets.image_folder(folder / "ADI" / "empty")
     with pytest.raises(ValueError, match="`count` must be at most 6"):
         datasets.image_folder(folder, count=7, key=key)
     with pytest.raises(ValueError, match="`key` must be given with count"):

@@ -102,6 +102,18 @@ def test_batches_of_any_size(get):
     assert isinstance(jax.tree.leaves(on_host)[0], np.ndarray)
 
 
+def test_batches_have_their_own_part_of_the_pattern():
+    x, y, *patterns = (
+        jax.random.normal(jax.random.key(i), (n, 4, m)) for i, (n, m) in enumerate([(5, 2), (3, 2), (5, 4), (3, 4)])
+    )
+    init_fn, apply_fn, kernel_fn = stax.serial(stax.Dense(4), stax.Relu(), stax.Aggregate(), stax.GlobalAvgPool())
+    sampled = [nt.monte_carlo_kernel_fn(init_fn, apply_fn, jax.random.key(4), 1, size) for size in (0, 2)]
+    for whole, batched in ((kernel_fn, nt.batch(kernel_fn, 2)), sampled):
+        for other, second in ((None, patterns[0]), (y, patterns[1])):
+            pattern = patterns[0], second
+            assert_close(batched(x, other, "ntk", pattern=pattern), whole(x, other, "ntk", pattern=pattern))
+
+
 AXES = [((-1,), ()), ((), ()), ((), (1,)), ((1, 2), ()), ((-1,), (1,))]
 
 

@@ -282,3 +282,41 @@ def test_masks_in_another_order():
     turned = network(**SAMPLES_LAST)[1](params, moved, mask_constant=-7.0, mode="test")
     assert_close(turned.masked_value.T, y.masked_value)
     np.testing.assert_array_equal(turned.mask.T, y.mask)
+
+
+NCHW = {"dimension_numbers": ("NCHW", "HWIO", "NCHW")}
+MISPLACED = {
+    "channels in the middle": (
+        lambda s: s.serial(s.Conv(4, (2, 2), **NCHW), s.Relu(), s.Conv(4, (2, 2))),
+        "channel_axis",
+    ),
+    "pooled over channels": (
+        lambda s: s.serial(s.Conv(4, (2, 2), **NCHW), s.GlobalAvgPool(channel_axis=2)),
+        "channel_axis",
+    ),
+    "samples last": (
+        lambda s: s.serial(s.Flatten(), s.Dense(4), s.Dense(4, batch_axis=1, channel_axis=0)),
+        "batch_axis",
+    ),
+    "in a branch": (
+        lambda s: s.serial(s.Conv(4, (2, 2), **NCHW), s.FanOut(2), s.parallel(s.Dense(4), s.Dense(4))),
+        "channel",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "name"), MISPLACED.values(), ids=MISPLACED)
+def test_layers_that_expect_axes_elsewhere_are_refused(make, name):
+    x = jnp.ones((2, 3, 4, 5))
+    with pytest.raises(ValueError, match="axis"):
+        make(old)[2](x)
+    with pytest.raises(ValueError, match=f"`{name}.*a layer before it"):
+        make(stax)[2](x, None, "nngp")
+
+
+def test_axes_may_be_counted_from_either_end():
+    pooled = stax.AvgPool((2, 2), batch_axis=0, channel_axis=-3)
+    net = stax.serial(stax.Conv(4, (2, 2), **NCHW), pooled, stax.GlobalAvgPool(channel_axis=1), stax.Dense(1))
+    expected = stax.serial(stax.Conv(4, (2, 2)), stax.AvgPool((2, 2)), stax.GlobalAvgPool(), stax.Dense(1))
+    x = jax.random.normal(jax.random.key(0), (2, 4, 5, 3))
+    assert_close(net[2](jnp.moveaxis(x, -1, 1), None, "ntk"), expected[2](x, None, "ntk"))
