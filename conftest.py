@@ -58,7 +58,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Compiled programs stay in memory, and two processes should get along with 5 GB. Linux also lets a process map its
 # memory into so many pieces, of which each program takes a few; where there are none left, the compiler crashes. So
 # programs are forgotten in time, and read from the cache when they are wanted again.
-_MOST_BYTES, _BYTES_BETWEEN = 1_600_000_000, 500_000_000
+_MOST_BYTES, _BYTES_BETWEEN = 1_300_000_000, 400_000_000
 _TESTS_BETWEEN_LOOKS_AT_MAPS = 20
 _STATM, _MAPS, _LIMIT = Path("/proc/self/statm"), Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 _finished, _allowed = 0, _MOST_BYTES

@@ -144,5 +144,7 @@ def figures(settings: Settings, found: Any) -> dict[str, Figure]:
     return {"continuous_groups": fig}
 
 
+CONTINUOUS_GROUPS = Experiment("continuous_groups", __doc__, PRESETS, load, compute, table, figures)
+
 if __name__ == "__main__":
-    raise SystemExit(Experiment("continuous_groups", __doc__, PRESETS, load, compute, table, figures).main())
+    raise SystemExit(CONTINUOUS_GROUPS.main())

@@ -443,5 +443,7 @@ def draw(ax, steps, trained, predicted, width, place):
         plotting.predicted(ax, steps, size(predicted["shift"], predicted["error"]), number=place)
 
 
+FINITE_WIDTH = Experiment("finite_width", __doc__, PRESETS, load, compute, table, figures)
+
 if __name__ == "__main__":
-    raise SystemExit(Experiment("finite_width", __doc__, PRESETS, load, compute, table, figures).main())
+    raise SystemExit(FINITE_WIDTH.main())

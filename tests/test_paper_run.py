@@ -78,7 +78,9 @@ def test_an_interruption_reaches_the_program(tmp_path, monkeypatch, told):
 
 def test_experiments_are_found_by_their_preset():
     found = _paper.experiments("laptop")
-    assert {"fashion_mnist", "method_comparison"} <= set(found)
+    scripts = {path.stem: path.read_text() for path in Path(_paper.__file__).parent.glob("[!_]*.py")}
+    assert set(found) == {name for name, text in scripts.items() if '"laptop": ' in text and "Experiment(" in text}
+    assert {"fashion_mnist", "finite_width", "method_comparison"} <= set(found)
     assert "kernel_demo" not in _paper.experiments("test")
     assert all(path == Path(_paper.__file__).parent / f"{name}.py" for name, path in found.items())
 
