@@ -52,10 +52,23 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self):
-        if len(self.rates) != len(self.widths):
-            raise ValueError(f"rates must be one for each width, got {len(self.rates)} for {len(self.widths)} widths.")
+        for many, widths, fix in (
+            ("rates", "widths", "--set widths=256 rates=5"),
+            ("late_members", "late_widths", "--set late_widths=256 late_members=32"),
+        ):
+            count, wanted = len(getattr(self, many)), len(getattr(self, widths))
+            if count != wanted:
+                raise ValueError(f"{many} must be one for each of {widths}, got {count} for {wanted}. Set both: {fix}.")
+            if len(set(getattr(self, widths))) < wanted:
+                raise ValueError(
+                    f"{widths} must be different, got {getattr(self, widths)}. Run the script once for each."
+                )
+        if min(self.sizes, default=0) < 1 or min(self.steps, self.members) < 1:
+            raise ValueError("steps, members and sizes must be at least 1.")
         if max(self.sizes) > self.members:
-            raise ValueError(f"sizes must be at most {self.members}, the number of members, got {max(self.sizes)}.")
+            raise ValueError(
+                f"sizes must be at most {self.members}, the number of members, got {max(self.sizes)}. Set both."
+            )
 
 
 PRESETS = {

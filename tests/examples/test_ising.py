@@ -1,5 +1,6 @@
 """What the Ising example makes of predictions, on predictions that are known."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import ising
@@ -55,3 +56,18 @@ def test_errors_scale_as_those_of_gaussian_members():
     assert (mean, error) == (2.0, pytest.approx(1 / np.sqrt(3)))
     mean, error = ising.mean_and_error(np.array([0.5]), members, 3)
     assert (mean, error) == (0.5, pytest.approx(1 / np.sqrt(3)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"widths": (16,)}, "rates must be one for each of widths, got 2 for 1"),
+        ({"widths": (16, 16)}, "widths must be different"),
+        ({"late_widths": (16, 32)}, "late_members must be one for each of late_widths, got 1 for 2"),
+        ({"steps": 0}, "must be at least 1"),
+        ({"sizes": (1, 9)}, "at most 8, the number of members, got 9"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(ising.PRESETS["test"], **changes)
