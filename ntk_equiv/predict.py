@@ -86,7 +86,15 @@ class _Layout:
 
     def columns(self, f: Any, rows: int) -> Array:
         last = range(len(self.shape) - len(self.traced), len(self.shape))
-        shape = self.outputs(rows)
+        shape, given = self.outputs(rows), jnp.shape(f)
+        own = math.prod(size for axis, size in enumerate(shape) if axis not in self.traced)
+        fits = len(given) <= len(shape) and all(a in (1, b) for a, b in zip(given[::-1], shape[::-1], strict=False))
+        if own != rows or not fits:
+            fix = (
+                "Give labels the shape [n, channels], for one channel `y_train[:, None]`; initial predictions likewise."
+            )
+            expected = f"labels and initial predictions for the {rows} rows of the kernel, over `trace_axes`"
+            raise refusal("y_train", expected=expected, got=f"shape {given}", fix=fix)
         return jnp.moveaxis(jnp.broadcast_to(f, shape), self.traced, last).reshape(rows, -1)
 
     def outputs(self, rows: int) -> tuple[int, ...]:

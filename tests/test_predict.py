@@ -220,3 +220,14 @@ def test_it_is_imported_by_the_name_that_it_has_in_neural_tangents():
     from ntk_equiv.nt.predict import gp_inference
 
     assert gp_inference is nt.predict.gp_inference
+
+
+@pytest.mark.parametrize("wrong", [lambda y: y[1:], lambda y: y[:, 0]], ids=["fewer", "without channels"])
+def test_labels_that_do_not_fit_the_kernel_are_refused(problem, wrong):
+    x, x_test, y, kernel_fn = problem
+    k = kernel_fn(x, None, ("nngp", "ntk"))
+    message = rf"`y_train` must be labels .* for the {len(x)} rows .* `y_train\[:, None\]`"
+    with pytest.raises(ValueError, match=message):
+        nt.predict.gradient_descent_mse_ensemble(kernel_fn, x, wrong(y))(1.0, x_test, "ntk")
+    with pytest.raises(ValueError, match=message):
+        nt.predict.gp_inference(k, wrong(y))("ntk", kernel_fn(x_test, x, ("nngp", "ntk")))

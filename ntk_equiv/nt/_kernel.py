@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from ntk_equiv._check import one_of
 from ntk_equiv._pytrees import dataclass_pytree
 from ntk_equiv._typing import select
 from ntk_equiv.nt._axes import Seam, check_seams, first_said
@@ -170,6 +171,8 @@ class AnalyticKernelFn(KernelFn):
         order = self.order_after()
         check_seams(self.seams, _rank_of(x1))
         names = {"nngp", "ntk"} if get is None else {get.lower()} if isinstance(get, str) else set(map(str.lower, get))
+        for name in names:
+            one_of(name, tuple(FIELDS), "get")
         continued = any(map(_is_kernel, jax.tree.leaves(x1, is_leaf=_is_kernel)))
         x1 = map_signals(Kernel.native, x1) if continued else x1
         one_by_one = not continued and not is_several(x1) and isinstance(order, Order)

@@ -5,6 +5,7 @@ samples and channels may be on any axis (`batch_axis`, `channel_axis`, `dimensio
 of your own from a function of `Kernel` objects.
 """
 
+import enum
 import functools
 import inspect
 import itertools
@@ -40,6 +41,17 @@ from ntk_equiv.stax import (
 
 # Keywords that native layers know; others are left out, as in neural-tangents.
 KEYWORDS = frozenset({"rng", "pattern", "mode", "mask_constant"})
+
+
+def _choices(name: str, *choices: str) -> Any:
+    """Return an enum whose members are the words that layers take."""
+    return enum.StrEnum(name, {choice: choice for choice in choices}, module=__name__)
+
+
+Padding = _choices("Padding", "CIRCULAR", "SAME", "VALID")
+AttentionMechanism = _choices("AttentionMechanism", "SOFTMAX", "IDENTITY", "ABS", "RELU")
+PositionalEmbedding = _choices("PositionalEmbedding", "NONE", "SUM", "CONCAT")
+AggregateImplementation = _choices("AggregateImplementation", "DENSE", "SPARSE")
 
 
 def _serial(*layers: Any) -> Network:
@@ -286,4 +298,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*_native.__all__, "Bool", "Diagonal", "layer", "requires", "supports_masking"})
+    own = {"Bool", "Diagonal", "layer", "requires", "supports_masking"}
+    enums = {"AggregateImplementation", "AttentionMechanism", "Padding", "PositionalEmbedding"}
+    return sorted({*_native.__all__, *own, *enums})

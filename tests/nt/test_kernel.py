@@ -175,3 +175,23 @@ def test_every_layer_of_the_facade_is_a_layer():
     init_fn, apply_fn, _ = stax.Dense(2)
     params = init_fn(jax.random.key(0), (-1, 3))[1]
     assert_close(apply_fn(params, jnp.ones((1, 3)), unknown=3), apply_fn(params, jnp.ones((1, 3))))
+
+
+def test_layers_take_members_of_enums_for_words():
+    x = jax.random.normal(jax.random.key(0), (2, 3, 3, 1))
+    convolution = lambda padding: stax.serial(stax.Conv(1, (3, 3), padding=padding), stax.Relu())[2]  # noqa: E731
+    assert_close(convolution(stax.Padding.CIRCULAR)(x, None, "ntk"), convolution("CIRCULAR")(x, None, "ntk"))
+    assert stax.Padding("SAME") is stax.Padding.SAME
+    for name, word in (
+        ("AttentionMechanism", "RELU"),
+        ("PositionalEmbedding", "SUM"),
+        ("AggregateImplementation", "SPARSE"),
+    ):
+        assert getattr(stax, name)[word].value == word
+    assert stax.Aggregate(implementation=stax.AggregateImplementation.DENSE)
+    assert stax.GlobalSelfAttention(4, 4, 4, 2, attention_mechanism=stax.AttentionMechanism.ABS, linear_scaling=True)
+
+
+def test_kernels_that_do_not_exist_are_refused():
+    with pytest.raises(ValueError, match=r"`get` must be one of 'nngp', 'ntk', 'cov1'.* got 'ntkk'"):
+        stax.Dense(1)[2](jnp.ones((2, 3)), None, "ntkk")
